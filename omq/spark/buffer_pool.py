@@ -1,4 +1,4 @@
-"""A pool of memory for record batches, shared with tasks: fresh pages cost as much as the copy into them."""
+"""Pools of memory for record batches: fresh pages would cost as much as the copy into them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 
 class BufferPool:
-    """Blocks of memory, each reused once no batch refers to it.
+    """Blocks of memory. A block is reused when no batch refers to it.
 
     Args:
-        max_blocks: The most blocks that are kept for reuse.
+        max_blocks: The most blocks to keep for reuse.
     """
 
     def __init__(self, max_blocks: int = 4) -> None:
@@ -22,15 +22,15 @@ class BufferPool:
         self._blocks: list[mmap.mmap] = []
 
     def allocate(self, size: int) -> mmap.mmap:
-        """Returns a free block of at least *size* bytes; it stays free until a buffer refers to it."""
+        """Returns a free block of at least *size* bytes. It is in use while a buffer refers to it."""
         for block in self._blocks:
             if len(block) >= size and self._is_free(block):
                 return block
         block = self._make(size)
-        # In pages of 2 MiB the copies in and out take a tenth less. Not every kernel has them.
+        # With pages of 2 MiB the copies take a tenth less time. Not every kernel has them.
         with contextlib.suppress(OSError):
             block.madvise(mmap.MADV_HUGEPAGE)
-        # The block for a rare message that is larger than all others is not kept.
+        # The block for a rare, very large message is not kept.
         if len(self._blocks) < self._max_blocks and (not self._blocks or size <= len(self._blocks[0])):
             self._blocks.append(block)
         return block
@@ -40,8 +40,8 @@ class BufferPool:
 
     @staticmethod
     def _is_free(block: mmap.mmap) -> bool:
-        # A block counts the buffers over its memory, and refuses to be resized, even to its own size, while there are
-        # any. The object's reference count is not reliable: Python 3.14 does not count all references.
+        # A block cannot be resized, even to its own size, while a buffer refers to it. The object's reference count
+        # is not reliable: Python 3.14 does not count all references.
         try:
             block.resize(len(block))
         except BufferError:
@@ -60,16 +60,16 @@ class SharedBlock(mmap.mmap):
 
 
 class SharedBufferPool(BufferPool):
-    """Blocks that other processes of this host can map, as long as there are descriptors for them."""
+    """A pool of blocks that other processes of this host can map; private blocks if no descriptor is left."""
 
     def _make(self, size: int) -> mmap.mmap:
         try:
-            return self._shared(size)
+            return self._make_shared(size)
         except OSError:
             return super()._make(size)
 
     @staticmethod
-    def _shared(size: int) -> SharedBlock:
+    def _make_shared(size: int) -> SharedBlock:
         descriptor = os.memfd_create("omq-spark", os.MFD_CLOEXEC)
         try:
             os.ftruncate(descriptor, size)
@@ -82,7 +82,7 @@ class SharedBufferPool(BufferPool):
         return block
 
 
-def mapped(descriptor: int, size: int) -> mmap.mmap:
+def map_block(descriptor: int, size: int) -> mmap.mmap:
     """Maps the beginning of another process's block for reading, and closes the descriptor."""
     try:
         return mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ)
@@ -90,7 +90,7 @@ def mapped(descriptor: int, size: int) -> mmap.mmap:
         os.close(descriptor)
 
 
-def available(root: Path = Path("/")) -> int:
+def available_bytes(root: Path = Path("/")) -> int:
     """Returns the bytes that this machine, or this container (control group), can still allocate.
 
     Args:
@@ -98,7 +98,7 @@ def available(root: Path = Path("/")) -> int:
     """
     fields = (line.split() for line in (root / "proc/meminfo").read_text(encoding="ascii").splitlines())
     found = [1024 * int(field[1]) for field in fields if field[0] == "MemAvailable:"]
-    for group, limit_file, usage_file in _groups(root):
+    for group, limit_file, usage_file in _control_groups(root):
         # Most groups have no limit of their own: their file has "max", or does not exist.
         with contextlib.suppress(OSError, ValueError):
             limit = int((group / limit_file).read_text(encoding="ascii"))
@@ -107,7 +107,7 @@ def available(root: Path = Path("/")) -> int:
     return min(found)
 
 
-def _groups(root: Path) -> Iterator[tuple[Path, str, str]]:
+def _control_groups(root: Path) -> Iterator[tuple[Path, str, str]]:
     """Yields the control groups of this process, of either version, and the files of their limits: cgroups(7)."""
     for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, name = line.split(":", 2)

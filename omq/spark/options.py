@@ -1,4 +1,4 @@
-"""Parses Spark's options, which are texts by case-insensitive name, for every kind of endpoint."""
+"""Parses the options of a read or write: texts by case-insensitive name, for every kind of endpoint."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def seconds(text: str) -> float:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Parses words, separated by commas or blanks; the result may be empty."""
+    """Parses words, separated by commas or blanks; there may be no words."""
     return tuple(word for word in text.replace(",", " ").split() if word)
 
 
@@ -76,7 +76,7 @@ def some_words(text: str) -> tuple[str, ...]:
     return found
 
 
-def octets(text: str) -> bytes:
+def utf8(text: str) -> bytes:
     """Encodes the text in UTF-8."""
     return text.encode()
 
@@ -117,7 +117,7 @@ _BY_TYPE: Final[dict[str, Callable[[str], Any]]] = {
     "int": int,
     "float": float,
     "bool": flag,
-    "bytes": octets,
+    "bytes": utf8,
     "str": str,
     "tuple[bytes, ...]": _prefixes,
     "frozenset[str]": _names,
@@ -126,7 +126,7 @@ _BY_TYPE: Final[dict[str, Callable[[str], Any]]] = {
 }
 
 
-#: Socket options that Spark does not offer: a descriptor belongs to one process, and passwords are read from files.
+#: Socket options that are not available in Spark: a descriptor belongs to one process, and passwords are in files.
 _NOT_FOR_SPARK: Final = frozenset({"use_fd", "socks_proxy", "socks_username", "socks_password"})
 
 
@@ -150,7 +150,7 @@ class Option:
     expected: str
 
 
-def fits(kind: omq.SocketType, name: str) -> bool:
+def has_option(kind: omq.SocketType, name: str) -> bool:
     """Returns whether a type of socket has an option."""
     try:
         omq.Options.parse(kind, {name: getattr(omq.Options(), name)})
@@ -187,13 +187,13 @@ class OptionSet:
         self._known = {option.name.lower(): option for option in (*own, *self._sockets.values())}
 
     def known(self, *uses: str) -> list[str]:
-        """Returns the names of the options for any of some uses, for error messages."""
+        """Returns the names of the options for at least one of the uses, for error messages."""
         own = [option.name for option in self._own if not option.uses.isdisjoint(uses)]
         kinds = [omq.SocketType(name) for use in uses for name in self._types[use]]
         fitting = [
             name
             for name, option in self._sockets.items()
-            if not option.uses.isdisjoint(uses) and any(fits(kind, name) for kind in kinds)
+            if not option.uses.isdisjoint(uses) and any(has_option(kind, name) for kind in kinds)
         ]
         return [*own, *sorted(fitting)]
 
@@ -247,7 +247,7 @@ class OptionSet:
         """Returns whether there are options of a streaming read that a batch read does not have.
 
         Raises:
-            OptionError: No read has one of the options.
+            OptionError: An option is unknown, or not for reads.
         """
         found: list[frozenset[str]] = []
         for name in given:

@@ -22,13 +22,13 @@ _S = TypeVar("_S", bound=Settings)
 
 
 class SparkSink(DataSourceArrowWriter, DataSourceStreamArrowWriter):
-    """Writes the rows of a job or of microbatches. Spark pickles it, and creates one for each commit."""
+    """Writes the rows of a job or of microbatches. Spark pickles it, and creates another for each commit."""
 
     def commit(self, messages: list[Any], batchId: int = 0) -> None:  # noqa: N803 - Spark's name
         """Completes the work of tasks; the default does nothing."""
 
     def abort(self, messages: list[Any], batchId: int = 0) -> None:  # noqa: N803
-        """Undoes the work of tasks where that is possible; the default does nothing, and Spark writes again."""
+        """Undoes the work of tasks where that is possible; the default does nothing."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Provider(Generic[_S]):
     no_overwrite_reason: str
 
     def schema(self, given: Mapping[str, str]) -> str:
-        """Returns the schema of a read; Spark asks for it before it chooses a batch or a stream."""
+        """Returns the schema of a read. Spark calls this before it decides between a batch and a stream."""
         use = STREAM_READ if self.settings.streams(given) else READ
-        return self.settings.parse(use, given, bounded=False).schema
+        return self.settings.parse(use, given, limit_required=False).schema
 
     def reader(self, given: Mapping[str, str], wanted: StructType) -> DataSourceReader:
         """Returns the reader of a batch."""
@@ -69,5 +69,5 @@ class Provider(Generic[_S]):
         return self.sink(self.settings.parse(WRITE, given), rows)
 
     def stream_writer(self, given: Mapping[str, str], rows: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Returns the writer of a stream; with `overwrite` (mode `complete`) each microbatch has the whole result."""
+        """Returns the writer of a stream. With *overwrite* (mode `complete`) each microbatch has the whole result."""
         return self.sink(self.settings.parse(STREAM_WRITE, given), rows)

@@ -45,7 +45,8 @@ def check_endpoint(option: str, endpoint: str, kind: omq.SocketType) -> None:
         raise omq.OptionError(f"option {option!r}: {error}") from None
     if endpoint.startswith("inproc:"):
         raise omq.OptionError(
-            f"option {option}={endpoint!r}: inproc stays within a process, and Spark's tasks have several"
+            f"option {option}={endpoint!r}: inproc stays within a process, and Spark's tasks have several; use"
+            " ipc or tcp"
         )
 
 
@@ -56,7 +57,7 @@ class Settings:
     Attributes:
         OPTIONS: The known options.
         COLUMNS: The columns of a read and their types, in the order of the default schema.
-        NULLABLE: Added to the schema in errors.
+        NULLABLE: A clause about nulls, after the schema in errors.
         use: `read`, `readStream`, `write` or `writeStream`.
         columns: Names of the columns; empty for the default ones.
         batch_bytes: The approximate size of a record batch.
@@ -79,19 +80,19 @@ class Settings:
     options: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
-    def parse(cls, use: str, given: Mapping[str, str], *, bounded: bool = True) -> Self:
+    def parse(cls, use: str, given: Mapping[str, str], *, limit_required: bool = True) -> Self:
         """Checks Spark's options.
 
         Args:
             use: `read`, `readStream`, `write` or `writeStream`.
             given: Texts by name; upper and lower case are the same.
-            bounded: Whether a batch without a limit is an error.
+            limit_required: Whether a batch read of a live socket needs a limit.
 
         Raises:
             OptionError: An option is unknown, not for this use, or missing, or a value does not fit.
         """
         own, options = cls.OPTIONS.parse(use, given)
-        cls._check_together(use, own, options, bounded)
+        cls._check_together(use, own, options, limit_required)
         found = cls(use=use, options=tuple(sorted(options.items())), **cls._fields(use, own))
         found.check()
         return found
@@ -102,7 +103,7 @@ class Settings:
         return cls.OPTIONS.streams(given)
 
     @classmethod
-    def _check_together(cls, use: str, own: dict[str, Any], options: dict[str, Any], bounded: bool) -> None:
+    def _check_together(cls, use: str, own: dict[str, Any], options: dict[str, Any], limit_required: bool) -> None:
         """Raises an `OptionError` for options that are missing, or exclude or need each other."""
         raise NotImplementedError
 
@@ -116,9 +117,9 @@ class Settings:
         known = self._known_columns()
         for name in self.columns:
             if name not in known:
-                raise omq.OptionError(f"columns={name!r}: known are {', '.join(known)}")
+                raise omq.OptionError(f"option columns={name!r}: known are {', '.join(known)}")
         if len(set(self.columns)) < len(self.columns):
-            raise omq.OptionError("columns: a name is given twice")
+            raise omq.OptionError(f"option columns={','.join(self.columns)!r}: a name is given twice")
 
     def _known_columns(self) -> tuple[str, ...]:
         return tuple(self.COLUMNS)
@@ -142,8 +143,9 @@ class Settings:
         chosen = replace(self, columns=tuple(wanted.fieldNames()))
         chosen.check()
         if not all(map(self._fits, wanted.fields)):
-            there = f"{chosen.schema}{self.NULLABLE}"
-            raise omq.OptionError(f"the schema does not fit: a read of these columns has {there}")
+            raise omq.OptionError(
+                f"the schema does not fit: a read of these columns has {chosen.schema}{self.NULLABLE}; use that"
+            )
         return chosen
 
     def _fits(self, field: StructField) -> bool:

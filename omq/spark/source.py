@@ -29,46 +29,46 @@ _TOPICS: Final = {"topic": "topic", "topics": "topics", "topicpattern": "topicPa
 _TABLE: Final = "provider"
 
 
-class _Refusal(DataSourceStreamReader):
+class _FailedReader(DataSourceStreamReader):
     """A reader that raises the error of its creation when Spark first calls it.
 
-    Spark hides an error that is raised earlier with an `UnboundLocalError` of its own.
+    If `streamReader` raised the error, Spark would report an `UnboundLocalError` instead.
     """
 
     def __init__(self, error: omq.OmqError) -> None:
         self._error = error
 
     @hidden_traceback()
-    def _refuse(self, *_: Any) -> Any:
+    def _raise_error(self, *_: Any) -> Any:
         raise self._error
 
-    initialOffset = latestOffset = partitions = read = commit = getDefaultReadLimit = _refuse  # noqa: N815
+    initialOffset = latestOffset = partitions = read = commit = getDefaultReadLimit = _raise_error  # noqa: N815
 
 
 class OmqDataSource(DataSource):
-    """`format("omq")`. Every call goes to the provider of a kind of endpoint: live sockets, or a broker's topics."""
+    """`format("omq")`. Every call goes to the provider of live sockets or to that of a broker's topics."""
 
     @classmethod
     def name(cls) -> str:
         return "omq"
 
-    def _read_from(self) -> Provider[Any]:
+    def _read_provider(self) -> Provider[Any]:
         """Returns the provider of a read."""
         chosen = self._chosen()
         if _SOCKET in chosen and len(chosen) > 1:
             raise omq.OptionError(
-                f"options 'socket' and {_TOPICS[chosen[1]]!r} exclude each other: a read has a live socket or a"
-                " broker's topics"
+                f"options 'socket' and {_TOPICS[chosen[1]]!r} exclude each other: a read has either a live socket or"
+                " topics of a broker"
             )
         if not chosen and _TABLE not in self.options:
             raise omq.OptionError(
-                f"{self._unknown(READS)}option 'socket' is missing, which makes a live socket; or 'topic', 'topics' or"
-                " 'topicPattern', which make a broker's topics"
+                f"{self._unknown(READS)}option 'socket' is missing (for a live socket), or 'topic', 'topics' or"
+                " 'topicPattern' (for topics of a broker)"
             )
         return TOPICS if chosen and chosen != [_SOCKET] else SOCKETS
 
-    def _written_to(self, rows: StructType) -> Provider[Any]:
-        """Returns the provider of a write: sockets if option `socket` is given, else topics.
+    def _write_provider(self, rows: StructType) -> Provider[Any]:
+        """Returns the provider of a write: live sockets if the option `socket` is given, otherwise topics.
 
         Raises:
             OptionError: Neither an option nor a column names a topic.
@@ -78,8 +78,8 @@ class OmqDataSource(DataSource):
             return SOCKETS
         if not chosen and "topic" not in rows.fieldNames():
             raise omq.OptionError(
-                f"{self._unknown(WRITES)}option 'socket' is missing, which makes a live socket; or an option or a"
-                " column 'topic', which makes a broker's topic"
+                f"{self._unknown(WRITES)}option 'socket' is missing (for a live socket), or an option or a column"
+                " 'topic' (for a topic of a broker)"
             )
         return TOPICS
 
@@ -88,7 +88,7 @@ class OmqDataSource(DataSource):
         return [name for name in (_SOCKET, *_TOPICS) if name in given]
 
     def _unknown(self, uses: Iterable[str]) -> str:
-        """Returns a clause about the first unknown option, which is most likely the missing one, misspelt."""
+        """Returns a clause about the first unknown option: most likely the missing one is misspelt."""
         both = [*TOPICS.settings.OPTIONS.known(*uses), *SOCKETS.settings.OPTIONS.known(*uses)]
         names = {name.lower(): name for name in both}
         for name in self.options:
@@ -100,22 +100,22 @@ class OmqDataSource(DataSource):
 
     @hidden_traceback()
     def schema(self) -> str:
-        return self._read_from().schema(self.options)
+        return self._read_provider().schema(self.options)
 
     @hidden_traceback()
     def reader(self, schema: StructType) -> DataSourceReader:
-        return self._read_from().reader(self.options, schema)
+        return self._read_provider().reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         try:
-            return self._read_from().stream_reader(self.options, schema)
+            return self._read_provider().stream_reader(self.options, schema)
         except omq.OmqError as error:
-            return _Refusal(error)
+            return _FailedReader(error)
 
     @hidden_traceback()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return self._written_to(schema).writer(self.options, schema, overwrite)
+        return self._write_provider(schema).writer(self.options, schema, overwrite)
 
     @hidden_traceback()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        return self._written_to(schema).stream_writer(self.options, schema, overwrite)
+        return self._write_provider(schema).stream_writer(self.options, schema, overwrite)

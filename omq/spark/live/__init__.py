@@ -1,1 +1,1 @@
-"""Live sockets behind Spark: PULL and SUB are read, PUSH and PUB are written."""
+"""Live sockets as sources (PULL and SUB) and sinks (PUSH and PUB) of Spark."""

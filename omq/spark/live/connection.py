@@ -195,12 +195,12 @@ class LiveConnection:
 
     def _take_drained(self, read: ReadProgress) -> Iterator[MessageBatch]:
         """Drains the socket, and yields the messages that are on their way, within the limits."""
-        goes_on = True
-        while goes_on and not read.bounded and not self.interrupted.is_set():
+        may_continue = True
+        while may_continue and not read.bounded and not self.interrupted.is_set():
             drain = self._drain = self._drain or _Drain(self.socket, self.endpoint)
             read.drain_wait_s = drain.wait_s()
             taken = self._take_batch(read)
-            goes_on = drain.goes_on(taken is not None)
+            may_continue = drain.may_continue(taken is not None)
             if taken is not None:
                 yield taken
 
@@ -341,14 +341,14 @@ class LiveConnection:
         lost = len(self._pending)
         self._pending.clear()
         drain = self._drain or _Drain(self.socket, self.endpoint)
-        goes_on = True
-        while goes_on:
+        may_continue = True
+        while may_continue:
             try:
                 received = len(self.socket.recv_many(MAX_CALL_MESSAGES, timeout=drain.wait_s()))
             except omq.ReceiveTimeout:
                 received = 0
             lost += received
-            goes_on = drain.goes_on(received > 0)
+            may_continue = drain.may_continue(received > 0)
         self.socket.stop()
         return lost
 
@@ -388,7 +388,7 @@ class _Drain:
         self._peers_gone = not self._socket.peers
         return 0.0 if self._peers_gone else DRAIN_POLL_INTERVAL_S
 
-    def goes_on(self, received: bool) -> bool:
+    def may_continue(self, received: bool) -> bool:
         """Returns whether more messages may arrive.
 
         Args:

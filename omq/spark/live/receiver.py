@@ -31,7 +31,7 @@ import omq
 from omq.serving.descriptors import raise_descriptor_limit
 from omq.serving.log import log_to_stderr
 from omq.serving.run import run_server
-from omq.spark.buffer_pool import SharedBlock, SharedBufferPool, available
+from omq.spark.buffer_pool import SharedBlock, SharedBufferPool, available_bytes
 from omq.spark.live.columns import MessageBatch
 from omq.spark.live.connection import LiveConnection, ReadProgress
 from omq.spark.live.rpc import IDLE_TIMEOUT_S, SEND_TIMEOUT_S, Channel, ProcessAddress, RpcServer, Unreachable, connect
@@ -44,7 +44,7 @@ log = logging.getLogger("omq.spark")
 MAX_MICROBATCH_ROWS: Final = 1 << 24
 MAX_MICROBATCH_BYTES: Final = 1 << 30
 MIN_MICROBATCH_BYTES: Final = 64 << 20  # of the limit in bytes, where memory is short
-MEMORY_DIVISOR: Final = 8  # a microbatch may use an eighth of the available memory
+MEMORY_DIVISOR: Final = 8  # a microbatch may use an eighth of the available_bytes memory
 DEFAULT_TRIGGER_S: Final = 1.0
 DEFAULT_AVAILABLE_NOW_S: Final = 10.0  # of all microbatches together
 
@@ -180,7 +180,7 @@ class Receiver:
         self._uncommitted: dict[int, Microbatch] = {}  # by number
         self._committed = -1
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._max_bytes = max(MIN_MICROBATCH_BYTES, min(MAX_MICROBATCH_BYTES, available() // MEMORY_DIVISOR))
+        self._max_bytes = max(MIN_MICROBATCH_BYTES, min(MAX_MICROBATCH_BYTES, available_bytes() // MEMORY_DIVISOR))
         blocks = max(4, self._max_bytes // settings.batch_bytes + 4)
         self._connection = LiveConnection(settings, endpoint, SharedBufferPool(blocks))
         self._gathered_s = 0.0  # of all microbatches

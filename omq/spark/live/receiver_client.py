@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 import omq
-from omq.spark.buffer_pool import mapped
+from omq.spark.buffer_pool import map_block
 from omq.spark.live import receiver
 from omq.spark.live.columns import MessageBatch
 from omq.spark.live.receiver import ReadRequest
@@ -144,7 +144,7 @@ def _decode(answer: dict[str, Any], attached: list[bytearray], descriptors: list
             "the receiver's memory cannot be mapped: no descriptor is left in this worker; raise the limit (ulimit -n)"
         )
     try:
-        return MessageBatch.in_block(*head, mapped(descriptors[0], answer["block"]), answer["size"])
+        return MessageBatch.in_block(*head, map_block(descriptors[0], answer["block"]), answer["size"])
     except OSError as error:
         # The cause is in this process, so another attempt can succeed with the same receiver.
         raise omq.StateError(f"the receiver's memory cannot be mapped: {error}") from error

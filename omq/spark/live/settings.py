@@ -21,9 +21,9 @@ from omq.spark.options import (
     at_most,
     count,
     nullable,
-    octets,
     seconds,
     some_words,
+    utf8,
 )
 from omq.spark.settings import BYTES, FLAG, SHARED_OPTIONS, WHOLE_NUMBER, check_endpoint, read_secret
 from omq.spark.settings import Settings as BaseSettings
@@ -58,7 +58,7 @@ _OWN: Final = (
     Option("connectTimeout", ALL, nullable(seconds), "seconds above 0, or none"),
     Option("failOnConnectTimeout", ALL, *FLAG),
     Option("failOnDataLoss", frozenset({STREAM_READ}), *FLAG),
-    Option("topic", WRITES, octets, "text"),
+    Option("topic", WRITES, utf8, "text"),
     Option("subscribers", WRITES, *WHOLE_NUMBER),
     Option("curveServerKeyFile", ALL, Path, "the path of a file with the server's public key"),
     Option("curveSecretKeyFile", ALL, Path, "the path of a file with the secret key of this side"),
@@ -146,7 +146,7 @@ class SocketSettings(BaseSettings):
         return kind(bind=bind, connect=connect, **{"security": self.security(), **dict(self.options), **options})
 
     @classmethod
-    def _check_together(cls, use: str, own: dict[str, Any], options: dict[str, Any], bounded: bool) -> None:
+    def _check_together(cls, use: str, own: dict[str, Any], options: dict[str, Any], limit_required: bool) -> None:
         """Raises an `OptionError` for options that are missing, or exclude or need each other."""
         types = _TYPES[use]
         if own.get("socket") not in types:
@@ -165,7 +165,7 @@ class SocketSettings(BaseSettings):
             )
         if "curveAuthorizedKeysFile" in own and "curveSecretKeyFile" not in own:
             raise omq.OptionError("option 'curveSecretKeyFile' is missing: curveAuthorizedKeysFile makes a server")
-        if bounded and use == READ and not own.keys() & {"maxRows", "maxBytes", "maxSeconds"}:
+        if limit_required and use == READ and not own.keys() & {"maxRows", "maxBytes", "maxSeconds"}:
             raise omq.OptionError("a batch needs a limit: option 'maxRows', 'maxBytes' or 'maxSeconds' is missing")
 
     @classmethod
@@ -197,7 +197,7 @@ class SocketSettings(BaseSettings):
             )
         if self.partitions and self.partitions > 1 and self.bind:
             raise omq.OptionError(
-                f"option partitions={self.partitions}: an endpoint can be bound only once; use connect, or 1"
+                f"option partitions={self.partitions}: an endpoint can be bound only once; use 'connect', or 1"
             )
         if (self.topic is not None or self.subscribers) and self.socket != "PUB":
             raise omq.OptionError(f"options 'topic' and 'subscribers' are for a PUB, not for a {self.socket}")

@@ -68,10 +68,14 @@ class Offset:
             StateError: The checkpoint belongs to another kind of source, or is damaged.
         """
         if not isinstance(found, dict) or found.get("kind") != KIND:
-            raise omq.StateError(f"the checkpoint belongs to another kind of source, not to topics: {found}")
+            raise omq.StateError(
+                f"the checkpoint belongs to another kind of source, not to topics: {found}; use another"
+                " checkpointLocation"
+            )
         if found.get("version") != VERSION:
             raise omq.StateError(
-                f"the checkpoint has offsets of version {found.get('version')}, this package supports {VERSION}"
+                f"the checkpoint has offsets of version {found.get('version')}, this package supports {VERSION};"
+                " use another checkpointLocation"
             )
         try:
             topics = {name: TopicOffset.parse(one) for name, one in found["topics"].items()}

@@ -9,7 +9,7 @@ from omq.unpatched import queue, threading
 
 _T = TypeVar("_T")
 
-QUEUE_ITEMS: Final = 1  # finished items that wait; one more is being processed, and one computed
+QUEUE_ITEMS: Final = 1  # that wait; another one is processed, and another one computed
 
 
 class _End:

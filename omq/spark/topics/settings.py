@@ -155,7 +155,7 @@ _OWN: Final = (
     Option("username", ALL, _text, "text"),
     Option("passwordFile", ALL, Path, "the path of a file with the password"),
     Option("curveServerKeyFile", ALL, Path, "the path of a file with the broker's public key"),
-    Option("curveSecretKeyFile", ALL, Path, "the path of a file with our secret key"),
+    Option("curveSecretKeyFile", ALL, Path, "the path of a file with the client's secret key"),
 )
 _SECRETS: Final = ("passwordFile", "curveServerKeyFile", "curveSecretKeyFile")
 
@@ -241,7 +241,7 @@ class TopicSettings(BaseSettings):
         return Client(self.endpoint, timeout=self.timeout, security=self.security(), **dict(self.options))
 
     @classmethod
-    def _check_together(cls, use: str, own: dict[str, Any], options: dict[str, Any], bounded: bool) -> None:
+    def _check_together(cls, use: str, own: dict[str, Any], options: dict[str, Any], limit_required: bool) -> None:
         """Raises an `OptionError` for options that are missing, or exclude or need each other."""
         if "connect" not in own:
             raise omq.OptionError(f"option 'connect' is missing: the endpoint of a broker; {cls.OPTIONS.listed(use)}")

@@ -124,8 +124,8 @@ def by_topic(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, Records]]
         names = pc.unique(column).to_pylist()
         for name in names:
             part = batch if len(names) == 1 else batch.filter(pc.equal(column, name))
-            for some in records(part):
-                yield name, some
+            for encoded in records(part):
+                yield name, encoded
 
 
 # ---------------------------------------------------------------------- tasks
@@ -166,7 +166,7 @@ class TaskAttempt:
         self._stages: dict[str, tuple[str, int]] = {}  # name and next sequence, by topic
         context = TaskContext.get()
         partition, attempt = (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
-        # After a restart an attempt has the number of an earlier one, and its rows may be batched otherwise.
+        # After a restart an attempt repeats the number of an earlier one, and its batches may differ.
         self._name = f"{scope}/{partition}/{attempt}/{os.urandom(6).hex()}"
         self.sent = TaskCommit(scope or "")
 
@@ -205,20 +205,20 @@ class TaskAttempt:
     def _write_by_topic(self, found: Iterator[tuple[str, Records]]) -> None:
         buffered: dict[str, list[Records]] = {}
         sizes: dict[str, int] = {}
-        for topic, some in found:
-            buffered.setdefault(topic, []).append(some)
-            sizes[topic] = sizes.get(topic, 0) + len(some.data)
+        for topic, encoded in found:
+            buffered.setdefault(topic, []).append(encoded)
+            sizes[topic] = sizes.get(topic, 0) + len(encoded.data)
             full = [topic] if sizes[topic] >= MAX_TOPIC_BUFFER_BYTES else []
             for name in list(buffered) if sum(sizes.values()) >= MAX_BUFFER_BYTES else full:
                 self._write_topic(name, iter(buffered.pop(name)))
                 del sizes[name]
-        for name, rest in buffered.items():
-            self._write_topic(name, iter(rest))
+        for name, remaining in buffered.items():
+            self._write_topic(name, iter(remaining))
 
-    def _write_topic(self, topic: str, some: Iterator[Records]) -> None:
+    def _write_topic(self, topic: str, encoded: Iterator[Records]) -> None:
         try:
             if self._scope is None:
-                while chunk := self._next_chunk(topic, some):
+                while chunk := self._next_chunk(topic, encoded):
                     self._client.publish_many(topic, chunk)
                 return
             if not self.sent.broker:
@@ -227,7 +227,7 @@ class TaskAttempt:
             name, sequence = self._stages.get(topic, (f"{self._name}/{len(self._stages)}", 1))
             # Before the call, so that an error aborts this stage, too.
             self._stages[topic] = name, sequence
-            after = self._client.stage(topic, self._count_rows(topic, some), name, sequence=sequence)
+            after = self._client.stage(topic, self._count_rows(topic, encoded), name, sequence=sequence)
             self._check_broker()
             if after == 1:
                 del self._stages[topic]  # no rows, no stage
@@ -238,22 +238,22 @@ class TaskAttempt:
             raise TopicError(f"{which}: {error}") from None
 
     def _check_broker(self) -> None:
-        """Raises a `StateError` if another broker has answered, which has only a part of the stages."""
+        """Raises a `StateError` if another broker has answered, which does not have all stages."""
         if self.sent.broker != self._client.broker:
             where = self._settings.endpoint
             raise omq.StateError(f"another broker is now at {where} than the one at which this task began to stage")
 
-    def _count_rows(self, topic: str, some: Iterator[Records]) -> Iterator[Records]:
-        for one in some:
+    def _count_rows(self, topic: str, encoded: Iterator[Records]) -> Iterator[Records]:
+        for one in encoded:
             self.sent.rows[topic] += one.count
             self.sent.bytes += len(one.data)
             yield one
 
-    def _next_chunk(self, topic: str, some: Iterator[Records]) -> list[Records]:
-        """Returns the next records to publish: in chunks, because their ids need memory."""
+    def _next_chunk(self, topic: str, encoded: Iterator[Records]) -> list[Records]:
+        """Returns the next records to publish. A limit keeps their ids from filling the memory."""
         found: list[Records] = []
         left = MAX_UNCONFIRMED_BYTES
-        for one in self._count_rows(topic, some):
+        for one in self._count_rows(topic, encoded):
             found.append(one)
             left -= len(one.data)
             if left <= 0:
@@ -300,7 +300,7 @@ class TopicSink(SparkSink):
                 f"option delivery='exactly-once': one commit takes {MAX_STAGES} stages, one per topic of a partition,"
                 f" not {len(stages)}; coalesce the partitions"
             )
-        begun = time.perf_counter()
+        started_at = time.perf_counter()
         scope = sent[0].scope
         brokers = {one.broker for one in sent if one.stages}
         with describe_timeout(self._settings), self._settings.client() as client:
@@ -314,21 +314,21 @@ class TopicSink(SparkSink):
             # The query's other stages are copies, of a repeated commit or of attempts that failed.
             client.abort(f"{scope.rpartition('/')[0]}/", prefix=True)
         rows: Counter[str] = sum((one.rows for one in sent), Counter())
-        there: Counter[str] = Counter()
+        published_rows: Counter[str] = Counter()
         for one in published:
-            there[one.topic] += one.count
+            published_rows[one.topic] += one.count
         if repeated:
-            _check_repeated(scope, rows, +there)
-        elif rows != +there:
+            _check_repeated(scope, rows, +published_rows)
+        elif rows != +published_rows:
             # Possible only if the topic's persistence is not strong.
             log.error(
                 "%s: tasks have staged %s, and the broker has published %s: it has lost the others",
                 scope,
                 _row_counts(rows),
-                _row_counts(there),
+                _row_counts(published_rows),
             )
         else:
-            log.info("%s: published %s in %.3f s", scope, _row_counts(rows), time.perf_counter() - begun)
+            log.info("%s: published %s in %.3f s", scope, _row_counts(rows), time.perf_counter() - started_at)
 
     def abort(self, messages: list[Any], batchId: int = 0) -> None:  # noqa: N803
         """Aborts the stages of all tasks, including those that have not reported."""
@@ -343,17 +343,17 @@ class TopicSink(SparkSink):
             log.warning("the stages of a failed write stay at the broker for a day: %s", error)
 
 
-def _check_repeated(scope: str, rows: Counter[str], there: Counter[str]) -> None:
+def _check_repeated(scope: str, rows: Counter[str], published_rows: Counter[str]) -> None:
     """Reports a microbatch that was published before.
 
     Raises:
         StateError: It had other rows or topics then, or a topic was deleted since.
     """
-    if rows != there:
+    if rows != published_rows:
         raise omq.StateError(
-            f"{scope}: this microbatch was published before, with {_row_counts(there)}. It now has {_row_counts(rows)},"
-            " which are not published. Either its checkpoint is a copy, and another query has continued from"
-            " it; or the query has other rows each time it runs, or its options name another topic now. A new"
+            f"{scope}: this microbatch was published before, with {_row_counts(published_rows)}. It now has"
+            f" {_row_counts(rows)}, which are not published. Either its checkpoint is a copy, and another query"
+            " has continued from it; or the query has other rows each time it runs, or its options name another topic now. A new"
             " checkpoint publishes all rows again, and option delivery='at-least-once' publishes without this check"
         )
     log.warning(

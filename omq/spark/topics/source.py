@@ -237,10 +237,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._latest is None or self._planned is None:
             return None
         read = self._planned.topics
-        behind = {
+        lags = {
             name: offset.next - (read[name].next if name in read else 1) for name, offset in self._latest.topics.items()
         }
-        return self._latest.json(rowsBehind=sum(behind.values()))
+        return self._latest.json(rowsBehind=sum(lags.values()))
 
     # ------------------------------------------------------------------ microbatches
 

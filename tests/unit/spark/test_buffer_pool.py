@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from omq.spark.buffer_pool import BufferPool, SharedBlock, SharedBufferPool, available, mapped
+from omq.spark.buffer_pool import BufferPool, SharedBlock, SharedBufferPool, available_bytes, map_block
 
 VIEWS = {
     "an Arrow buffer": lambda block: pa.py_buffer(block),
@@ -51,7 +51,7 @@ def test_another_process_sees_what_is_written_and_cannot_write() -> None:
     block = memory.allocate(8192)
     assert isinstance(block, SharedBlock)
     block[:5] = b"hello"
-    seen = mapped(os.dup(block.descriptor), 8192)
+    seen = map_block(os.dup(block.descriptor), 8192)
     assert seen[:5] == b"hello"
     block[:5] = b"there"
     assert seen[:5] == b"there"
@@ -120,4 +120,4 @@ def test_what_is_available_is_what_the_machine_and_the_container_have(
     for name, text in everything.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert available(tmp_path) == wanted
+    assert available_bytes(tmp_path) == wanted

@@ -495,7 +495,7 @@ def test_a_drain_that_has_none_reads_what_is_there_whole(push: omq.PUSH, monkeyp
 
 
 def test_a_microbatch_without_bounds_has_one_all_the_same(push: omq.PUSH, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omq.spark.live.receiver.available", lambda: 1 << 20)
+    monkeypatch.setattr("omq.spark.live.receiver.available_bytes", lambda: 1 << 20)
     one = Receiver(parsed(connect=push.endpoints[0], triggerSeconds="30"), push.endpoints[0])
     body = b"x" * (8 << 20)
     push.send_many([body] * 20)

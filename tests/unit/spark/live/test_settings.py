@@ -8,7 +8,7 @@ import pytest
 
 import omq
 from omq.spark.live.settings import SocketSettings
-from omq.spark.options import fits
+from omq.spark.options import has_option
 
 PULL = {"socket": "PULL", "connect": "tcp://127.0.0.1:1"}
 
@@ -256,7 +256,7 @@ def test_every_option_of_a_socket_is_an_option_of_spark_and_in_force(use: str, t
         usual = {"socket": kind, "connect": "tcp://127.0.0.1:1"} | ({"maxRows": "1"} if use == "read" else {})
         if kind == "SUB":
             usual["subscribe"] = ""
-        fitting = {name for name in named if fits(omq.SocketType(kind), name)}
+        fitting = {name for name in named if has_option(omq.SocketType(kind), name)}
         for name in fitting:
             text, value = EVERY[name]
             with SocketSettings.parse(use, {**usual, name: text}).open() as sock:
