@@ -353,8 +353,9 @@ def _check_repeated(scope: str, rows: Counter[str], published_rows: Counter[str]
         raise omq.StateError(
             f"{scope}: this microbatch was published before, with {_row_counts(published_rows)}. It now has"
             f" {_row_counts(rows)}, which are not published. Either its checkpoint is a copy, and another query"
-            " has continued from it; or the query has other rows each time it runs, or its options name another topic now. A new"
-            " checkpoint publishes all rows again, and option delivery='at-least-once' publishes without this check"
+            " has continued from it; or the query has other rows each time it runs, or its options name another"
+            " topic now. A new checkpoint publishes all rows again, and option delivery='at-least-once' publishes"
+            " without this check"
         )
     log.warning(
         "%s: this microbatch, with %s, was published before, and is not published again. This is right if the query"
