@@ -302,7 +302,7 @@ class LiveConnection:
                     break
                 raise omq.MultipartError(
                     f"a message of {len(parts)} parts arrived from {self.endpoint}; read the column 'parts' (option"
-                    " 'columns'), or refuse such peers with max_parts=1"
+                    f" 'columns'), or refuse such peers (option max_parts={self._max_parts})"
                 )
             size = sum(map(len, parts))
             if used + size > read.bytes_left and (taken or not read.is_empty):
@@ -311,9 +311,9 @@ class LiveConnection:
             taken.append(self._pending.popleft())
             used += size
             runs.append(_run(1))
-        return (
-            self._record(MessageBatch.of_messages(self.endpoint, self.sequence, runs, taken), read) if taken else None
-        )
+        if not taken:
+            return None
+        return self._record(MessageBatch.of_messages(self.endpoint, self.sequence, runs, taken), read)
 
     def _record(self, taken: MessageBatch, read: ReadProgress) -> MessageBatch:
         """Counts the messages of a batch, and adapts the read-ahead to their size."""
