@@ -183,7 +183,7 @@ def play(file: Path, group: str, type_: str, scheme: tuple[str, ...], speed: flo
         from omq.goby.record import Recording
         from omq.goby.scheme import Schemes
 
-        wanted = RegexHandler(group, type_, {Schemes().wire_of(one) for one in scheme} or None, Inbox(0))
+        wanted = RegexHandler(group, type_, {Schemes().wire_name(one) for one in scheme} or None, Inbox(0))
         with Recording(file) as recording:
             portal.ready()
             while not portal.released and not ended.is_set():
@@ -196,7 +196,7 @@ def play(file: Path, group: str, type_: str, scheme: tuple[str, ...], speed: flo
 
             def fits(identifier: Any) -> bool:
                 nonlocal left_out
-                if not wanted.fits(identifier):
+                if not wanted.matches(identifier):
                     return False
                 if str(identifier.group).startswith(spoken):
                     left_out += 1
@@ -235,7 +235,7 @@ def replay(portal: Portal, recording: Any, fits: Callable[[Any], bool], speed: f
             head, payload = split_frame(frame)
             identifier = read_identifier(head)
         except Malformed as fault:
-            LOG.warning("%s: the record before byte %d is skipped: %s", recording.path, recording.good, fault)
+            LOG.warning("%s: the record before byte %d is skipped: %s", recording.path, recording.valid_bytes, fault)
             continue
         if not fits(identifier):
             continue
@@ -273,7 +273,7 @@ def wait_until_sent(portal: Portal, ended: threading.Event) -> None:
         except Timeout:
             waited = time.monotonic() - begun
             if ended.is_set() or waited >= CLOSE_TIMEOUT_S:
-                raise portal._not_left(round(waited, 1)) from None
+                raise portal._not_sent_error(round(waited, 1)) from None
         else:
             return
 

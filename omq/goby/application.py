@@ -1,4 +1,4 @@
-"""The base of programs on a bus: one thread for callbacks and a loop, a configuration, health, and an orderly end."""
+"""The base class of programs on a bus, with one thread for callbacks and a loop, a configuration, and health."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from google.protobuf.message import Message
 
 from omq.errors import OmqError, StateError, UsageError
 from omq.goby.config import read_message, read_toml
-from omq.goby.dispatch import does_not_parse
+from omq.goby.dispatch import parse_error_text
 from omq.goby.health import (
     HEALTH_REQUEST,
     HEALTH_RESPONSE,
     TERMINATE_REQUEST,
     TERMINATE_RESPONSE,
-    asked_to_end,
     process_health,
+    terminate_response,
 )
 from omq.goby.portal import Portal, Subscription
 from omq.goby.protobuf import HealthRequest, InterProcessPortalConfig, TerminateRequest
@@ -37,8 +37,8 @@ from omq.unpatched import threading
 
 log = logging.getLogger("omq.goby")
 
-_HOLD_POLL_INTERVAL_S: Final = 0.02  # seconds between two looks whether the hold is released
-_SIGNAL_POLL_INTERVAL_S: Final = 0.2  # a signal may be given to another thread
+_HOLD_POLL_INTERVAL_S: Final = 0.02
+_SIGNAL_POLL_INTERVAL_S: Final = 0.2  # a signal may interrupt another thread
 
 _OPTIONS: Final = frozenset(inspect.signature(Portal).parameters) - {"name"}
 
@@ -57,27 +57,27 @@ class Application:
         def loop(self) -> None:
             self.publish("depth", Estimate(depth=self.depth))
 
-    All its methods and callbacks are called in the thread that runs it. It reports that it is ready after `initialize`;
-    `loop` is called for the first time when the hold is released. It answers requests for its health, and ends in an
-    orderly way when it is asked to on the bus (`goby::terminate::request`), and by SIGTERM and SIGINT.
+    All methods and callbacks are called in the thread that runs the program. It reports ready after `initialize`, and
+    calls `loop` once the hold is released. It answers health requests. A request on the bus
+    (`goby::terminate::request`), SIGTERM or SIGINT ends it in an orderly way.
 
     Class attributes:
-        name: What it is called on the bus; `None`: the name of the class.
+        name: Its name on the bus; `None`: the name of the class.
         frequency: Calls of `loop` a second; 0: it is never called.
-        config_type: The protobuf class of its configuration; `None`: the configuration is a dictionary, of TOML.
+        config_type: The protobuf class of its configuration; `None`: the configuration is a dictionary, from TOML.
 
     Args:
-        config: Its configuration, or a file of one: TOML, or, with `config_type`, text protobuf as well. Where it has
-            `app.name`, `interprocess` (with the names of Goby's `InterProcessPortalConfig`) or `frequency`, they hold.
-        name: Its name on the bus; `None`: that of the configuration, or else of the class.
-        **portal: Arguments of `Portal`; they override the configuration.
+        config: Its configuration, or the file of one: TOML, or, with `config_type`, also text protobuf. The base class
+            reads `app.name`, `interprocess` (with the names of Goby's `InterProcessPortalConfig`) and `frequency`.
+        name: Its name on the bus; `None`: the one in the configuration, or else that of the class.
+        **portal: Arguments of `Portal`, which override the configuration.
 
     Attributes:
         config: The configuration: a dictionary, or a message of `config_type`.
-        portal: The portal, while it runs.
+        portal: The portal, while the program runs.
 
     Raises:
-        UsageError: The configuration does not fit; the text names what does not.
+        UsageError: A value is not valid; the text names it.
     """
 
     name: str | None = None
@@ -89,8 +89,8 @@ class Application:
         configured, frequency, interprocess = _common(self.config)
         if interprocess is not None:
             bus = bus_of(interprocess)
-            in_config = {one.name: getattr(bus, one.name) for one in fields(bus)}
-            portal = {**in_config, "manager_timeout": float(interprocess.manager_timeout_seconds), **portal}
+            bus_options = {field.name: getattr(bus, field.name) for field in fields(bus)}
+            portal = {**bus_options, "manager_timeout": float(interprocess.manager_timeout_seconds), **portal}
             configured = interprocess.client_name or configured
         self.name = name or configured or self.name or type(self).__name__
         frequency = self.frequency if frequency is None else frequency
@@ -122,28 +122,28 @@ class Application:
         """The portal, from `initialize` on.
 
         Raises:
-            StateError: It does not run yet.
+            StateError: The program does not run yet.
         """
         if self._portal is None:
             raise StateError(f"{self.name} does not run yet: subscribe in initialize(), and publish from there on")
         return self._portal
 
-    # ------------------------------------------------------------------ what a program does
+    # ------------------------------------------------------------------ methods to override
 
     def initialize(self) -> None:
-        """Called once it is connected, before it reports that it is ready: the place to subscribe."""
+        """Called once the program is connected, before it reports ready: the place to subscribe."""
 
     def loop(self) -> None:
         """Called `frequency` times a second, once the hold is released."""
 
     def finalize(self) -> None:
-        """Called before it leaves the bus."""
+        """Called before the program leaves the bus."""
 
     def health(self) -> tuple[str, str | None]:
-        """Returns its health, `ok`, `degraded` or `failed`, and the reason."""
+        """Returns the program's health (`ok`, `degraded` or `failed`) and the reason."""
         return "ok", None
 
-    # ------------------------------------------------------------------ what a program calls
+    # ------------------------------------------------------------------ methods to call
 
     def publish(
         self, group: str | int, message: Any, *, scheme: SchemeId | None = None, type_name: str | None = None
@@ -160,7 +160,7 @@ class Application:
         scheme: SchemeId | None = None,
         type_name: str | None = None,
     ) -> Subscription:
-        """Has a callback called with each message, in the thread that runs the program; see `Portal.subscribe`."""
+        """Subscribes with a callback, which is called in the thread that runs the program; see `Portal.subscribe`."""
         return self.portal.subscribe(group, type, callback, scheme=scheme, type_name=type_name)
 
     def subscribe_regex(
@@ -170,19 +170,19 @@ class Application:
         type: str = ".*",
         schemes: Iterable[SchemeId] | None = None,
     ) -> Subscription:
-        """Has a callback called with all that fits; see `Portal.subscribe_regex`."""
+        """Subscribes with a callback to all matching publications; see `Portal.subscribe_regex`."""
         return self.portal.subscribe_regex(group, type, schemes, callback)
 
     def quit(self, status: int = 0) -> None:
-        """Has `run` come to its end; any thread may call it.
+        """Ends `run`; any thread may call it.
 
         Args:
-            status: What `run` returns.
+            status: The status that `run` returns.
         """
         self._status = status
         self._quit.set()
         if self._portal is not None:
-            self._portal._calls.wake()
+            self._portal._callback_inbox.wake()
 
     def run(self) -> int:
         """Runs the program until `quit` is called, the bus asks it to end, or the system sends SIGTERM or SIGINT.
@@ -192,16 +192,16 @@ class Application:
 
         Raises:
             ConnectError: No manager has answered in time.
-            UsageError: It has run already.
-            ClosedError: Its portal was closed, or has failed.
+            UsageError: The program has run already.
+            ClosedError: The portal was closed, or has failed.
         """
         if self._ran:
             raise UsageError(f"{self.name} has run already: make another one")
         self._ran = True
-        restore = self._take_signals()
+        restore = self._set_signal_handlers()
         try:
-            with self._connected() as self._portal:
-                self._portal._calls_by_thread = False  # but in this one; see `_take`
+            with self._connect() as self._portal:
+                self._portal._runs_callbacks = False  # `_run_callback` does
                 self.subscribe(HEALTH_REQUEST, HealthRequest, self._publish_health)
                 self.subscribe(TERMINATE_REQUEST, TerminateRequest, self._handle_terminate)
                 self.initialize()
@@ -210,20 +210,20 @@ class Application:
                     self._run()
                 finally:
                     self.finalize()
-        except _Ended:
+        except _Interrupted:
             log.info("%s: ended before it was connected", self.name)
         finally:
             for number, handler in restore.items():
                 signal.signal(number, handler)
         return self._status
 
-    def _connected(self) -> Portal:
-        """The portal; a signal ends the search for a manager."""
+    def _connect(self) -> Portal:
+        """Returns a connected portal; a signal ends the search for a manager."""
         assert self.name is not None
         self._connecting = True
         try:
             if self._quit.is_set():
-                raise _Ended
+                raise _Interrupted
             return Portal(self.name, **self._options)
         finally:
             self._connecting = False
@@ -233,20 +233,20 @@ class Application:
         """Runs the program from the command line, and ends the process with its status.
 
         Args:
-            arguments: The command line; `None`: the process's.
+            arguments: The command line; `None`: that of the process.
         """
         parser = argparse.ArgumentParser(prog=cls.name or cls.__name__, description=cls.__doc__)
         parser.add_argument("config", nargs="?", help="the configuration's file")
-        parser.add_argument("--name", help="what it is called on the bus")
+        parser.add_argument("--name", help="its name on the bus")
         parser.add_argument("--platform")
         parser.add_argument("--transport", choices=["ipc", "tcp"])
         parser.add_argument("--socket-name")
         parser.add_argument("--address")
         parser.add_argument("--tcp-port", type=int, dest="port")
-        given = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not None}
+        options = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not None}
         log_to_stderr("info")
         try:
-            sys.exit(cls(given.pop("config", None), **given).run())
+            sys.exit(cls(options.pop("config", None), **options).run())
         except UsageError as fault:
             parser.error(str(fault))
         except OmqError as fault:
@@ -257,7 +257,7 @@ class Application:
     def _run(self) -> None:
         period = 1 / self.frequency if self.frequency else None
         due: float | None = None  # when `loop` is to be called
-        fair = 0.0  # until when callbacks come before it: they have as much of the time as it has
+        callbacks_until = 0.0  # callbacks get as much time as `loop`
         while not self._quit.is_set():
             now = time.monotonic()
             if period is None:
@@ -267,18 +267,18 @@ class Application:
                 due = now if self.portal.released else None
             else:
                 timeout = min(max(due - now, 0), _SIGNAL_POLL_INTERVAL_S)
-            self._take(timeout)
+            self._run_callback(timeout)
             if period is None or due is None or self._quit.is_set() or (now := time.monotonic()) < due:
                 continue
-            if now < fair and self.portal._calls.items:
+            if now < callbacks_until and self.portal._callback_inbox.items:
                 continue
             self.loop()
             after = time.monotonic()
-            fair = after + (after - now)
-            due = max(due + period, after - period)  # what was missed is not made up for
+            callbacks_until = after + (after - now)
+            due = max(due + period, after - period)  # missed calls are not made up for
 
-    def _take(self, timeout: float) -> None:
-        item = self.portal._calls.get(timeout)
+    def _run_callback(self, timeout: float) -> None:
+        item = self.portal._callback_inbox.get(timeout)
         if item is None or item[0].ended:
             if self.portal.closed and not self._quit.is_set():
                 raise self.portal._closed_error()
@@ -286,8 +286,8 @@ class Application:
         handler, identifier, payload = item
         try:
             message = handler.decode(identifier, payload)
-        except Exception as fault:  # whatever it is, the payload does not parse
-            self.portal._dispatcher.malformations.note(does_not_parse(identifier, fault))
+        except Exception as fault:  # of any kind: a custom scheme decodes
+            self.portal._dispatcher.parse_errors.note(parse_error_text(identifier, fault))
             return
         assert handler.callback is not None
         handler.callback(message)
@@ -303,45 +303,45 @@ class Application:
 
     def _handle_terminate(self, request: TerminateRequest) -> None:
         assert self.name is not None
-        if (response := asked_to_end(request, self.name)) is not None:
-            log.info("%s: asked to end", self.name)
+        if (response := terminate_response(request, self.name)) is not None:
+            log.info("%s: received a terminate request", self.name)
             self.publish(TERMINATE_RESPONSE, response)
             self.quit()
 
-    def _take_signals(self) -> dict[int, Any]:
+    def _set_signal_handlers(self) -> dict[int, Any]:
         if threading.current_thread() is not threading.main_thread():
             return {}
 
         def end(number: int, _: object) -> None:
-            # The second one does not wait for the orderly end.
+            # A second signal ends the process at once.
             for each in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(each, signal.SIG_DFL)
             if self._connecting:
-                raise _Ended
-            # Not here: this thread may have the inbox's lock.
+                raise _Interrupted
+            # In another thread, as this one may have the inbox's lock.
             threading.Thread(target=self.quit, daemon=True).start()
 
         return {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
 
 
-class _Ended(BaseException):
-    """A signal has come before the program was connected."""
+class _Interrupted(BaseException):
+    """A signal arrived before the program was connected."""
 
 
 def _table(config: dict[str, Any], name: str) -> dict[str, Any]:
-    """A table of a configuration; an empty one if it is missing.
+    """Returns a table of a configuration, or an empty one if it is missing.
 
     Raises:
-        UsageError: It is not a table.
+        UsageError: The value is not a table.
     """
-    found = config.get(name, {})
-    if not isinstance(found, dict):
-        raise UsageError(f"{name}={found!r}: must be a table")
-    return found
+    table = config.get(name, {})
+    if not isinstance(table, dict):
+        raise UsageError(f"{name}={table!r}: must be a table")
+    return table
 
 
 def _common(config: Any) -> tuple[str | None, Any, InterProcessPortalConfig | None]:
-    """The name, the frequency and the bus of a configuration, as far as it has them."""
+    """Returns the name, the frequency and the bus of a configuration; `None` for what is missing."""
     if isinstance(config, dict):
         app = _table(config, "app")
         name = app.get("name")
@@ -358,17 +358,17 @@ def _common(config: Any) -> tuple[str | None, Any, InterProcessPortalConfig | No
     return (
         getattr(program, "name", None) or None if isinstance(program, Message) else None,
         _field(config, "frequency"),
-        # The same message, of whatever module.
+        # The program's class may be of another module.
         InterProcessPortalConfig.FromString(bus.SerializeToString()) if isinstance(bus, Message) else None,
     )
 
 
 def _field(config: Message, name: str) -> Any:
-    """A field of a configuration; `None` if it is not set, and for one of proto3, if it is zero."""
+    """Returns a field of a configuration; `None` if it is not set, or is zero and has no presence (proto3)."""
     if name not in config.DESCRIPTOR.fields_by_name:
         return None
-    found = getattr(config, name)
+    value = getattr(config, name)
     try:
-        return found if config.HasField(name) else None
+        return value if config.HasField(name) else None
     except ValueError:
-        return found or None
+        return value or None

@@ -16,41 +16,41 @@ _M = TypeVar("_M", bound=Message)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a file.
+    """Reads a TOML file.
 
     Raises:
-        UsageError: It cannot be read, or is not valid TOML.
+        UsageError: The file cannot be read, or is not valid TOML.
     """
     try:
-        return tomllib.loads(_text(path))
+        return tomllib.loads(_read_text(path))
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: no TOML: {error}") from None
+        raise UsageError(f"{path}: is not valid TOML: {error}") from None
 
 
 def read_message(path: Path, kind: type[_M]) -> _M:
-    """A message out of a file: TOML where its name ends in `.toml`, else text protobuf.
+    """Reads a message from a file: TOML if its name ends in `.toml`, else text protobuf.
 
     Args:
         path: The file.
         kind: The message's class.
 
     Raises:
-        UsageError: It cannot be read, or something in it is not the message's; the text names it.
+        UsageError: The file cannot be read, or has a field that the message does not have; the text names it.
     """
     message = kind()
     try:
         if path.suffix == ".toml":
             return json_format.ParseDict(read_toml(path), message)
-        return text_format.Parse(_text(path), message)
+        return text_format.Parse(_read_text(path), message)
     except (json_format.ParseError, text_format.ParseError) as error:
         raise UsageError(f"{path}: {error}") from None
 
 
 def read_gobyd(path: Path) -> GobyDaemonConfig:
-    """The configuration of a gobyd.
+    """Reads the configuration of a gobyd.
 
     Raises:
-        UsageError: It cannot be read, or something in it is not of `GobyDaemonConfig`.
+        UsageError: The file cannot be read, or has a field that `GobyDaemonConfig` does not have.
     """
     try:
         return read_message(path, GobyDaemonConfig)
@@ -58,11 +58,11 @@ def read_gobyd(path: Path) -> GobyDaemonConfig:
         if "intervehicle" not in str(error):
             raise
         raise UsageError(
-            f"{path}: intervehicle: this gobyd has no portal between vehicles: leave that out, or run Goby's own gobyd"
+            f"{path}: intervehicle: this gobyd has no intervehicle portal; remove it, or run Goby's own gobyd"
         ) from None
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

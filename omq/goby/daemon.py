@@ -1,4 +1,4 @@
-"""gobyd in a program: the manager and the router of a bus, and the threads that serve them."""
+"""The daemon of a bus (gobyd): the sockets and threads of its manager and its router."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from omq.errors import ClosedError, ReceiveTimeout, UsageError
 from omq.goby.config import read_gobyd
 from omq.goby.errors import Malformed
 from omq.goby.health import (
-    ANSWERED_HEALTH,
+    HEALTH_INTERVAL_S,
     HEALTH_REPORT,
     HEALTH_REQUEST,
+    HEALTH_REQUEST_PREFIX,
     HEALTH_RESPONSE,
-    INTERVAL,
-    REQUESTED_END,
-    REQUESTED_HEALTH,
+    HEALTH_RESPONSE_PREFIX,
+    HEALTH_TIMEOUT_S,
+    TERMINATE_REQUEST_PREFIX,
     TERMINATE_RESPONSE,
-    TIMEOUT,
     HealthPoll,
-    asked_to_end,
     process_health,
+    terminate_response,
 )
 from omq.goby.identifier import head_of, split_frame
 from omq.goby.manager import Manager
@@ -41,8 +41,8 @@ from omq.goby.protobuf import (
     TerminateRequest,
 )
 from omq.goby.router import BusRouter, socket_message
-from omq.goby.scheme import parsed
-from omq.goby.wire import REQUESTS, Bus, bracketed, bus_of
+from omq.goby.scheme import parse_protobuf
+from omq.goby.wire import MANAGER_REQUEST_PREFIX, Bus, bracketed, bus_of
 from omq.unpatched import threading
 
 __all__ = ["Daemon"]
@@ -50,8 +50,8 @@ __all__ = ["Daemon"]
 log = logging.getLogger("omq.goby")
 
 NAME: Final = "gobyd"
-_CLOCK_INTERVAL_S: Final = 0.25  # seconds after which the manager looks at its clock
-_MAX_REQUESTS: Final = 10_000  # requests, or answers, that may wait
+_TICK_INTERVAL_S: Final = 0.25  # between two calls of `Manager.tick`, at most
+_MAX_REQUESTS: Final = 10_000  # that may wait; also of answers
 
 
 class Daemon:
@@ -63,20 +63,22 @@ class Daemon:
     Args:
         platform: The platform's name; `None`: the configuration's, or `default_goby_platform`.
         transport: `ipc` or `tcp`; `None`: the configuration's, or `ipc`.
-        socket_name: ipc: what the paths of its sockets begin with; `None`: the configuration's, or `/tmp/goby_` and the
+        socket_name: ipc: the prefix of the sockets' paths; `None`: the configuration's, or `/tmp/goby_` and the
             platform.
-        port: tcp: the manager's port, 0 for one that the system chooses; `None`: the configuration's, or 11144.
-        required_clients: The clients that must be ready before any publishes, in addition to the configuration's.
-        config: A `GobyDaemonConfig`, or a file of one: text protobuf, or TOML if its name ends in `.toml`.
-        host: tcp: the address that it listens on; `*` for all, as Goby's own does.
-        health_interval: Seconds between two requests for the health of all processes; `None`: it never asks.
+        port: tcp: the manager's port, 0 for any free port; `None`: the configuration's, or 11144.
+        required_clients: The clients that must be ready before any client publishes, in addition to the
+            configuration's.
+        config: A `GobyDaemonConfig`, or the file of one: text protobuf, or TOML if its name ends in `.toml`.
+        host: tcp: the address to listen on; `*` for all, as Goby's gobyd does.
+        health_interval: The interval between two health requests to all processes, in seconds; `None` sends none.
 
     Attributes:
-        endpoints: Where clients find it, once it is started: `manager`, `publish` (its XSUB), `subscribe` (its XPUB).
-        name: What it is called on the bus: `gobyd`, unless the configuration has another name.
+        endpoints: The endpoints for clients, once it is started: `manager`, `publish` (its XSUB), `subscribe` (its
+            XPUB).
+        name: Its name on the bus: `gobyd`, unless the configuration has another name.
 
     Raises:
-        UsageError: Something does not fit; the text names it.
+        UsageError: An argument is not valid; the text names it.
     """
 
     def __init__(
@@ -89,54 +91,54 @@ class Daemon:
         required_clients: Iterable[str] = (),
         config: GobyDaemonConfig | str | os.PathLike[str] | None = None,
         host: str = "*",
-        health_interval: float | None = INTERVAL,
+        health_interval: float | None = HEALTH_INTERVAL_S,
     ) -> None:
-        given = read_gobyd(Path(config)) if isinstance(config, str | os.PathLike) else config or GobyDaemonConfig()
-        configured = bus_of(given.interprocess)
+        settings = read_gobyd(Path(config)) if isinstance(config, str | os.PathLike) else config or GobyDaemonConfig()
+        bus = bus_of(settings.interprocess)
         self.bus = Bus(
-            configured.platform if platform is None else platform,
-            configured.transport if transport is None else transport,
-            configured.socket_name if socket_name is None else os.fspath(socket_name),
-            port=configured.port if port is None else port,
+            bus.platform if platform is None else platform,
+            bus.transport if transport is None else transport,
+            bus.socket_name if socket_name is None else os.fspath(socket_name),
+            port=bus.port if port is None else port,
         )
         if health_interval is not None and not health_interval > 0:
             reason = "must be seconds, more than 0; None for never"
             raise UsageError(f"health_interval={health_interval!r}: {reason}").about("health_interval")
-        self.name = given.app.name or NAME
+        self.name = settings.app.name or NAME
         self.endpoints: dict[str, str] = {}
-        self._required = tuple(dict.fromkeys([*given.hold.required_client, *required_clients]))
+        self._required = tuple(dict.fromkeys([*settings.hold.required_client, *required_clients]))
         for required in self._required:
             if not isinstance(required, str) or not required:
                 reason = "a name is a text that is not empty"
                 raise UsageError(f"required_clients={required!r}: {reason}").about("required_clients")
-        self._marks: InterProcessPortalConfig = given.interprocess
-        for mark in ("send_queue_size", "receive_queue_size"):
-            if getattr(self._marks, mark) >= 2**31:
-                raise UsageError(f"interprocess.{mark}={getattr(self._marks, mark)}: must be 2147483647 at most")
+        self._hwm_config: InterProcessPortalConfig = settings.interprocess
+        for name in ("send_queue_size", "receive_queue_size"):
+            if (hwm := getattr(self._hwm_config, name)) >= 2**31:
+                raise UsageError(f"interprocess.{name}={hwm}: must be 2147483647 at most")
         self._host = host
-        self._interval = health_interval
+        self._health_interval = health_interval
         self._manager: Manager | None = None
-        self._lock = threading.Lock()  # of the manager
-        self._ended = threading.Event()  # by a request to terminate
+        self._lock = threading.Lock()  # guards the manager
+        self._terminated = threading.Event()  # set by a terminate request
         self.on_terminate: Callable[[], object] = lambda: None
         self._context: omq.Context | None = None
         self._router: BusRouter | None = None
         self._threads: list[threading.Thread] = []
         self._sockets: list[omq.Socket] = []
-        self._round: HealthPoll | None = None
+        self._health_poll: HealthPoll | None = None
 
     # ------------------------------------------------------------------ start and close
 
     def start(self, *, ready: bool = True) -> None:
-        """Serves; `with` does it.
+        """Starts the daemon, as `with` does.
 
         Args:
-            ready: Whether it counts as ready itself from now on; else `ready` does so.
+            ready: Whether the daemon is ready from now on; if not, a call of `ready` follows.
 
         Raises:
-            BindError: An endpoint cannot be listened on.
-            EndpointError: An endpoint cannot be understood.
-            UsageError: It was started before.
+            BindError: An endpoint cannot be bound.
+            EndpointError: An endpoint is not valid.
+            UsageError: The daemon was started before.
         """
         if self._context is not None:
             raise UsageError("this daemon was started already: make another one")
@@ -151,74 +153,74 @@ class Daemon:
 
     def _open(self, context: omq.Context) -> None:
         bus, tcp = self.bus, self.bus.transport == "tcp"
-        # First: a second daemon of the same bus is refused before it has touched anything.
+        # This socket is bound first: a second daemon of the same bus then fails before it has changed anything.
         rep = omq.REP(context, linger=0.5, ipv6=tcp)
         self._sockets.append(rep)
-        found = rep.bind(f"tcp://{self._host}:{bus.port or '*'}" if tcp else bus.manager)
-        self._router = router = BusRouter(context, bus, self._marks, self._host, self._end)
-        pub = omq.PUB(context, connect=router.inside[0], linger=0, send_hwm=_MAX_REQUESTS)
-        wanted = [REQUESTS, REQUESTED_HEALTH, ANSWERED_HEALTH, REQUESTED_END]
-        sub = omq.SUB(context, connect=router.inside[1], subscribe=wanted, recv_hwm=_MAX_REQUESTS)
+        manager_endpoint = rep.bind(f"tcp://{self._host}:{bus.port or '*'}" if tcp else bus.manager_endpoint)
+        self._router = router = BusRouter(context, bus, self._hwm_config, self._host, self._terminate)
+        pub = omq.PUB(context, connect=router.inproc_endpoints[0], linger=0, send_hwm=_MAX_REQUESTS)
+        prefixes = [MANAGER_REQUEST_PREFIX, HEALTH_REQUEST_PREFIX, HEALTH_RESPONSE_PREFIX, TERMINATE_REQUEST_PREFIX]
+        sub = omq.SUB(context, connect=router.inproc_endpoints[1], subscribe=prefixes, recv_hwm=_MAX_REQUESTS)
         self._sockets += [pub, sub]
         self._manager = Manager(
             *(self.name, os.getpid(), self._required),
-            socket_message(Socket.PUBLISH, router.publish, self._marks),
-            socket_message(Socket.SUBSCRIBE, router.subscribe, self._marks),
+            socket_message(Socket.PUBLISH, router.publish, self._hwm_config),
+            socket_message(Socket.SUBSCRIBE, router.subscribe, self._hwm_config),
         )
         self.endpoints.update(
-            manager=self._reached(found),
-            publish=self._reached(router.publish),
-            subscribe=self._reached(router.subscribe),
+            manager=self._local_endpoint(manager_endpoint),
+            publish=self._local_endpoint(router.publish),
+            subscribe=self._local_endpoint(router.subscribe),
         )
         router.start()
-        pub.wait_subscribed(REQUESTS, timeout=10)
-        self._begin(self._answer, rep, pub)
-        self._begin(self._listen, sub, pub)
+        pub.wait_subscribed(MANAGER_REQUEST_PREFIX, timeout=10)
+        self._start_thread(self._serve_requests, rep, pub)
+        self._start_thread(self._serve_publications, sub, pub)
 
-    def _reached(self, endpoint: str) -> str:
-        """An endpoint by which this machine reaches what is bound."""
+    def _local_endpoint(self, endpoint: str) -> str:
+        """Returns the endpoint for clients on this machine to a bound endpoint."""
         scheme, _, rest = endpoint.partition("://")
         if scheme == "ipc":
             return endpoint
         host = "127.0.0.1" if self._host in ("*", "0.0.0.0") else bracketed(self._host)
         return f"tcp://{host}:{rest.rpartition(':')[2]}"
 
-    def _begin(self, run: Callable[[omq.Socket, omq.Socket], None], source: omq.Socket, pub: omq.Socket) -> None:
-        def live() -> None:
+    def _start_thread(self, run: Callable[[omq.Socket, omq.Socket], None], source: omq.Socket, pub: omq.Socket) -> None:
+        def serve() -> None:
             try:
                 run(source, pub)
             except ClosedError:
                 pass
             except Exception:
                 log.exception("the manager has failed")
-                self._end()
+                self._terminate()
 
-        thread = threading.Thread(target=live, name="omq goby manager", daemon=True)
+        thread = threading.Thread(target=serve, name="omq goby manager", daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def ready(self) -> None:
-        """Reports itself ready, which every client waits for."""
+        """Marks the daemon as ready, which all clients wait for."""
         assert self._manager is not None
         with self._lock:
-            self._manager.serves()
+            self._manager.set_ready()
         self._publish_release(self._sockets[1])
 
     def wait_terminated(self, timeout: float | None = None) -> bool:
-        """Waits until a process on the bus asks it to end (`goby::terminate::request`).
+        """Waits for a terminate request on the bus (`goby::terminate::request`).
 
         Args:
-            timeout: Seconds; `None` for ever.
+            timeout: In seconds; `None` waits for ever.
 
         Returns:
             Whether a request came.
         """
-        return self._ended.wait(timeout)
+        return self._terminated.wait(timeout)
 
     def close(self) -> None:
-        """Ends. Idempotent."""
+        """Stops the daemon. Idempotent."""
         for socket in self._sockets[:1]:
-            socket.close()  # clients that ask now wait for the next manager
+            socket.close()  # requests from now on wait for the next manager
         if self._router is not None:
             self._router.close()
         for socket in self._sockets:
@@ -238,11 +240,11 @@ class Daemon:
     ) -> None:
         self.close()
 
-    # ------------------------------------------------------------------ its state
+    # ------------------------------------------------------------------ state
 
     @property
     def missing(self) -> list[str]:
-        """The required clients that are not ready; none once the hold is released."""
+        """The required clients that are not ready; empty after the release."""
         if self._manager is None:
             return [*self._required, self.name]
         with self._lock:
@@ -250,41 +252,41 @@ class Daemon:
 
     @property
     def malformed(self) -> int:
-        """Requests that could not be read."""
+        """The number of requests that could not be parsed."""
         return 0 if self._manager is None else self._manager.malformed
 
-    # ------------------------------------------------------------------ what it does
+    # ------------------------------------------------------------------ threads
 
-    def _answer(self, rep: omq.Socket, pub: omq.Socket) -> None:
-        """Answers the manager's own socket."""
+    def _serve_requests(self, rep: omq.Socket, pub: omq.Socket) -> None:
+        """Answers requests at the manager's own socket."""
         assert self._manager is not None
         while True:
             parts = rep.recv_multipart()
             with self._lock:
-                # Only a single part is a request.
+                # A message of several parts is not a request.
                 reply = self._manager.answer(parts[0] if len(parts) == 1 else b"", time.monotonic())
             rep.send(reply)
             self._publish_release(pub)
 
-    def _listen(self, sub: omq.Socket, pub: omq.Socket) -> None:
-        """Reads what is published to the manager, and looks at the clock."""
-        asked = time.monotonic()
+    def _serve_publications(self, sub: omq.Socket, pub: omq.Socket) -> None:
+        """Handles publications to the manager, and what is due."""
+        health_requested_at = time.monotonic()
         while True:
             try:
-                parts = sub.recv_multipart(timeout=_CLOCK_INTERVAL_S)
+                parts = sub.recv_multipart(timeout=_TICK_INTERVAL_S)
             except ReceiveTimeout:
                 pass
             else:
                 if len(parts) == 1:
                     self._handle(parts[0], pub)
                 else:
-                    self._misread("a publication to the manager has several frames")
+                    self._count_malformed("a publication to the manager has several frames")
             self._publish_release(pub)
-            asked = self._look_after_health(pub, asked)
+            health_requested_at = self._poll_health(pub, health_requested_at)
 
     def _handle(self, frame: bytes, pub: omq.Socket) -> None:
         assert self._manager is not None
-        if frame.startswith(REQUESTS):
+        if frame.startswith(MANAGER_REQUEST_PREFIX):
             with self._lock:
                 answer = self._manager.handle(frame, time.monotonic())
             if answer is not None:
@@ -292,28 +294,28 @@ class Daemon:
             return
         try:
             payload = split_frame(frame)[1]
-            if frame.startswith(REQUESTED_HEALTH):
+            if frame.startswith(HEALTH_REQUEST_PREFIX):
                 self._publish(pub, HEALTH_RESPONSE, process_health(self.name))
-            elif frame.startswith(ANSWERED_HEALTH):
-                health = parsed(ProcessHealth, payload)
-                if self._round is not None:
-                    self._round.answered(health)
-            elif (response := asked_to_end(parsed(TerminateRequest, payload), self.name)) is not None:
+            elif frame.startswith(HEALTH_RESPONSE_PREFIX):
+                health = parse_protobuf(ProcessHealth, payload)
+                if self._health_poll is not None:
+                    self._health_poll.record(health)
+            elif (response := terminate_response(parse_protobuf(TerminateRequest, payload), self.name)) is not None:
                 self._publish(pub, TERMINATE_RESPONSE, response)
-                log.info("asked to end by %s", frame.split(b"/", 6)[4].decode("latin-1"))
-                self._end()
+                log.info("terminate request of process %s", frame.split(b"/", 6)[4].decode("latin-1"))
+                self._terminate()
         except (Malformed, UnicodeDecodeError) as fault:
-            self._misread(str(fault))
+            self._count_malformed(str(fault))
 
-    def _end(self) -> None:
-        """Wakes `wait_terminated`, and calls `on_terminate`."""
-        self._ended.set()
+    def _terminate(self) -> None:
+        """Ends `wait_terminated`, and calls `on_terminate`."""
+        self._terminated.set()
         self.on_terminate()
 
-    def _misread(self, text: str) -> None:
+    def _count_malformed(self, text: str) -> None:
         assert self._manager is not None
         with self._lock:
-            self._manager.misread(text, time.monotonic())
+            self._manager.count_malformed(text, time.monotonic())
 
     def _publish_release(self, pub: omq.Socket) -> None:
         """Publishes the release to the clients that wait for it."""
@@ -323,19 +325,19 @@ class Daemon:
         for frame in frames:
             pub.send(frame)
 
-    def _look_after_health(self, pub: omq.Socket, asked: float) -> float:
-        """Asks for health when it is time, and reports when the time to answer is up; gives when it last asked."""
+    def _poll_health(self, pub: omq.Socket, requested_at: float) -> float:
+        """Sends a health request or a report when it is due; returns the time of the last request."""
         now = time.monotonic()
-        if self._interval is None:
-            return asked
-        if self._round is not None and now - asked >= min(TIMEOUT, self._interval / 2):
-            self._publish(pub, HEALTH_REPORT, self._round.report())
-            self._round = None
-        if now - asked >= self._interval:
-            self._round = HealthPoll(self.bus.platform, [*self._required, self.name])
+        if self._health_interval is None:
+            return requested_at
+        if self._health_poll is not None and now - requested_at >= min(HEALTH_TIMEOUT_S, self._health_interval / 2):
+            self._publish(pub, HEALTH_REPORT, self._health_poll.report())
+            self._health_poll = None
+        if now - requested_at >= self._health_interval:
+            self._health_poll = HealthPoll(self.bus.platform, [*self._required, self.name])
             self._publish(pub, HEALTH_REQUEST, HealthRequest())
             return now
-        return asked
+        return requested_at
 
     def _publish(self, pub: omq.Socket, group: str, message: Message) -> None:
         head = head_of(group, "PROTOBUF", message.DESCRIPTOR.full_name, os.getpid(), threading.get_ident())

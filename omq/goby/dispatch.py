@@ -11,19 +11,17 @@ from typing import Any, Final, NamedTuple
 
 from omq.errors import UsageError
 from omq.goby.errors import Malformed
-from omq.goby.identifier import INTERNAL, Identifier, prefix_of, read_identifier, shown
+from omq.goby.identifier import INTERNAL, MAX_CACHED_IDENTIFIERS, Identifier, prefix_of, read_identifier, shown
+from omq.goby.outbox import MAX_HELD_BYTES, MAX_HELD_PUBLICATIONS
 from omq.goby.scheme import Codec
 from omq.unpatched import threading
 
 log = logging.getLogger("omq.goby")
 
 EVERYTHING: Final = b"/"
-LOG_INTERVAL_S: Final = 1.0  # seconds between two lines about what does not fit
-MAX_HEADS: Final = 4096  # identifiers whose handlers are remembered
-MAX_HEAD_BYTES: Final = 1024  # bytes of one
-READER_TIMEOUT_S: Final = 0.1  # seconds that the portal waits for a reader whose inbox is full
-MAX_BURST: Final = 10_000  # publications: as many as a portal keeps while they are held
-MAX_BURST_BYTES: Final = 64 << 20
+LOG_INTERVAL_S: Final = 1.0  # between two warnings about malformed messages
+MAX_CACHED_HEAD_BYTES: Final = 1024  # of one identifier
+READER_TIMEOUT_S: Final = 0.1  # until a reader with a full inbox counts as stalled
 
 
 class _Fields(NamedTuple):
@@ -34,15 +32,15 @@ class _Fields(NamedTuple):
 
 
 class Received(_Fields):
-    """A publication that a regex subscription has found.
+    """A publication as a regex subscription returns it.
 
     Attributes:
         group: Its group.
-        scheme: Its scheme, as it is called on the wire: a name, or a number in figures.
-        type: Its type's name.
+        scheme: Its scheme on the wire: a name, or a decimal number.
+        type: The name of its type.
         data: Its payload.
-        pid: The process that published it.
-        thread: Its thread, in hexadecimal figures.
+        pid: The publishing process.
+        thread: The publishing thread, in hexadecimal.
     """
 
     pid: int = 0
@@ -50,10 +48,10 @@ class Received(_Fields):
 
 
 def received(identifier: Identifier, payload: bytes) -> Received:
-    """A publication as a regex subscription gives it."""
-    one = Received(identifier.group, identifier.scheme, identifier.type, payload)
-    one.pid, one.thread = identifier.pid, identifier.thread
-    return one
+    """Returns a publication as a regex subscription does."""
+    publication = Received(identifier.group, identifier.scheme, identifier.type, payload)
+    publication.pid, publication.thread = identifier.pid, identifier.thread
+    return publication
 
 
 class ParseErrorLog:
@@ -73,19 +71,20 @@ class ParseErrorLog:
             return
         more = f" ({self._suppressed} more since the last line)" if self._suppressed else ""
         self._logged_at, self._suppressed = now, 0
-        log.warning("passed over: %s%s", text, more)
+        log.warning("skipped: %s%s", text, more)
 
 
 class Inbox:
     """A queue of publications; the twins add the waiting.
 
-    It has room for a burst, such as the release of a hold. When it is full the portal stops reading for a moment, as
-    long as its reader still takes publications: ZeroMQ's high-water marks then apply. If the reader takes nothing,
-    further publications are dropped and counted, so that other subscriptions do not wait for it.
+    It has room for a burst, such as the release of a hold. While it is full and its reader takes publications, the
+    portal does not read: ZeroMQ's high-water marks then apply. If the reader stalls, further publications are dropped
+    and counted, so that other subscriptions do not wait for it.
 
     Args:
-        limit: How many may wait whatever their size, and `MAX_BURST` more of `MAX_BURST_BYTES`; 0: any number.
-        shared: Several subscriptions use it: it does not end with one of them.
+        limit: How many may wait whatever their size. `MAX_HELD_PUBLICATIONS` more may wait while all have less than
+            `MAX_HELD_BYTES`. 0: any number.
+        shared: Several subscriptions use it, and it does not end with one of them.
     """
 
     def __init__(self, limit: int, *, shared: bool = False) -> None:
@@ -96,28 +95,28 @@ class Inbox:
         self.ended = False
         self.stalled = False
         self._bytes = 0
-        self._taken = float("-inf")  # when something was taken last
+        self._taken_at = float("-inf")  # the time of the last `take`
 
     def put(self, items: list[Item]) -> Any:
-        """Takes publications, as soon as there is room for them; the twin's, as is `get`."""
+        """Adds publications, as soon as there is room for them."""
         raise NotImplementedError
 
     def get(self, timeout: float | None) -> Any:
-        """Waits for the next one; returns `None` if none comes in time, or it has ended."""
+        """Waits for the next publication; returns `None` after the timeout, and if the inbox has ended."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """Takes nothing more, and ends all waits."""
+        """Accepts nothing more, and ends all waits."""
         raise NotImplementedError
 
     def accept(self, items: Sequence[Item], start: int) -> int:
-        """Takes as many as there is room for, and gives the index of the first that was not taken."""
+        """Adds publications while there is room; returns the index of the first that was not added."""
         if self.ended:
             return len(items)
         end = len(items)
         if self.limit:
-            most = self.limit + MAX_BURST if self._bytes < MAX_BURST_BYTES else self.limit
-            end = min(end, start + max(most - len(self.items), 0))
+            limit = self.limit + MAX_HELD_PUBLICATIONS if self._bytes < MAX_HELD_BYTES else self.limit
+            end = min(end, start + max(limit - len(self.items), 0))
         taken = items[start:end]
         self.items.extend(taken)
         self._bytes += sum([len(payload) for _, _, payload in taken])
@@ -125,7 +124,7 @@ class Inbox:
 
     def wait_time(self) -> float:
         """Returns the seconds that the portal waits for room; 0 or less if the reader has stalled."""
-        return READER_TIMEOUT_S + self._taken - time.monotonic()
+        return READER_TIMEOUT_S + self._taken_at - time.monotonic()
 
     def drop(self, count: int) -> None:
         """Counts publications that are dropped because the reader has stalled."""
@@ -140,7 +139,7 @@ class Inbox:
         if not self.items:
             return None
         self.stalled = False
-        self._taken = time.monotonic()
+        self._taken_at = time.monotonic()
         item = self.items.popleft()
         self._bytes -= len(item[2])
         return item
@@ -152,11 +151,11 @@ class Handler:
     Args:
         prefix: The ZeroMQ subscription that it needs.
         inbox: The inbox of its publications.
-        callback: The function to call with each message; `None`: an iterator takes them.
+        callback: The function to call with each message; `None` for an iterator.
 
     Attributes:
         errors: How often the callback has failed.
-        ended: The subscription is closed: its publications in an inbox are skipped.
+        ended: Whether the subscription is closed; its publications in the inbox are then skipped.
     """
 
     def __init__(self, prefix: bytes, inbox: Inbox, callback: Callable[[Any], object] | None) -> None:
@@ -166,12 +165,12 @@ class Handler:
         self.errors = 0
         self.ended = False
 
-    def fits(self, identifier: Identifier) -> bool:
-        """Returns whether it wants a publication that begins with its prefix."""
+    def matches(self, identifier: Identifier) -> bool:
+        """Returns whether the subscription includes a publication, which begins with its prefix."""
         return True
 
     def decode(self, identifier: Identifier, payload: bytes) -> Any:
-        """Returns what the user receives.
+        """Decodes a message for the user.
 
         Raises:
             ValueError: The payload does not parse.
@@ -182,24 +181,24 @@ class Handler:
         self,
         identifier: Identifier,
         payload: bytes,
-        malformations: ParseErrorLog,
+        parse_errors: ParseErrorLog,
         raised: tuple[type[BaseException], ...] = (),
     ) -> None:
-        """Gives a publication to the callback; what it raises is logged, and the portal lives on.
+        """Calls the callback with a publication. An exception is logged, and the portal continues.
 
         Args:
-            identifier: The publication's.
-            payload: The publication's.
-            malformations: Where it counts if it does not parse.
-            raised: What is not logged, but raised.
+            identifier: The publication's identifier.
+            payload: The publication's payload.
+            parse_errors: Counts a payload that does not parse.
+            raised: The exceptions that are raised instead of logged.
         """
         assert self.callback is not None
         try:
             message = self.decode(identifier, payload)
         except raised:
             raise
-        except BaseException as fault:  # whatever it is, the payload does not parse
-            malformations.note(does_not_parse(identifier, fault))
+        except BaseException as fault:  # of any kind: a custom scheme decodes
+            parse_errors.note(parse_error_text(identifier, fault))
             return
         try:
             self.callback(message)
@@ -222,12 +221,12 @@ class TypeHandler(Handler):
 
 
 class RegexHandler(Handler):
-    """A subscription to all that fits.
+    """A subscription to all matching publications.
 
     Args:
-        group: A regular expression that fits the whole of the group.
-        type: One that fits the whole of the type's name.
-        schemes: The schemes, as they are called on the wire; `None`: all.
+        group: A regular expression that matches the whole group.
+        type: A regular expression that matches the whole name of the type.
+        schemes: The names of the schemes on the wire; `None`: all.
         inbox: See `Handler`.
         callback: See `Handler`.
 
@@ -249,7 +248,7 @@ class RegexHandler(Handler):
         # Publications between managers and portals match only a pattern that names them.
         self._internal = "_internal" in group
 
-    def fits(self, identifier: Identifier) -> bool:
+    def matches(self, identifier: Identifier) -> bool:
         return (
             (self._schemes is None or identifier.scheme in self._schemes)
             and (self._internal or not identifier.group.startswith(INTERNAL))
@@ -265,29 +264,29 @@ def _compiled(name: str, pattern: str) -> re.Pattern[str]:
     if not isinstance(pattern, str):
         raise UsageError(f"{name}={pattern!r}: is not a valid regular expression: must be a text")
     try:
-        return re.compile(pattern, re.DOTALL)  # a group may have a line feed, too
+        return re.compile(pattern, re.DOTALL)  # a group may contain a line feed
     except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(f"{name}={pattern!r}: is not a valid regular expression: {error}") from None
 
 
-def does_not_parse(identifier: Identifier, fault: BaseException) -> str:
-    """Returns the log line about a payload that does not parse."""
-    why = str(fault) or type(fault).__name__
-    return f"a payload of /{identifier.group}/{identifier.scheme}/{identifier.type}/ does not parse: {why}"
+def parse_error_text(identifier: Identifier, fault: BaseException) -> str:
+    """Returns the log text about a payload that does not parse."""
+    reason = str(fault) or type(fault).__name__
+    return f"a payload of /{identifier.group}/{identifier.scheme}/{identifier.type}/ does not parse: {reason}"
 
 
 Item = tuple[Handler, Identifier, bytes]
 
 
 class PublicationDispatcher:
-    """A portal's subscriptions. One ZeroMQ subscription stands for all handlers of an identifier.
+    """Dispatches publications to a portal's subscriptions. All handlers of a prefix share one ZeroMQ subscription.
 
     Attributes:
-        malformations: Publications that could not be read.
+        parse_errors: The publications that could not be parsed.
     """
 
     def __init__(self) -> None:
-        self.malformations = ParseErrorLog()
+        self.parse_errors = ParseErrorLog()
         self._lock = threading.RLock()
         self._handlers: dict[bytes, list[Handler]] = {}  # by their prefixes
         self._routes: dict[bytes, tuple[Identifier, tuple[Handler, ...]]] = {}
@@ -296,7 +295,7 @@ class PublicationDispatcher:
         """Adds a subscription.
 
         Returns:
-            The ZeroMQ subscription to make; `None` if it is there already.
+            The ZeroMQ subscription to make; `None` if it exists.
         """
         with self._lock:
             self._routes = {}
@@ -305,7 +304,7 @@ class PublicationDispatcher:
             return handler.prefix if len(handlers) == 1 else None
 
     def remove(self, handler: Handler) -> bytes | None:
-        """Takes a subscription away, if it is there.
+        """Removes a subscription, if it exists.
 
         Returns:
             The ZeroMQ subscription to end; `None` if another handler needs it.
@@ -321,8 +320,8 @@ class PublicationDispatcher:
             del self._handlers[handler.prefix]
             return handler.prefix
 
-    def of(self, prefix: bytes) -> list[Handler]:
-        """The subscriptions to one identifier."""
+    def handlers_of(self, prefix: bytes) -> list[Handler]:
+        """Returns the subscriptions with a prefix."""
         with self._lock:
             return list(self._handlers.get(prefix, ()))
 
@@ -330,7 +329,7 @@ class PublicationDispatcher:
     def handlers(self) -> list[Handler]:
         """All subscriptions."""
         with self._lock:
-            return [one for some in self._handlers.values() for one in some]
+            return [handler for handlers in self._handlers.values() for handler in handlers]
 
     @property
     def prefixes(self) -> list[bytes]:
@@ -338,36 +337,36 @@ class PublicationDispatcher:
         with self._lock:
             return list(self._handlers)
 
-    def sort(self, frames: Sequence[bytes | list[bytes]]) -> dict[Inbox, list[Item]]:
+    def dispatch(self, frames: Sequence[bytes | list[bytes]]) -> dict[Inbox, list[Item]]:
         """Returns the publications for each inbox, in their order."""
-        found: defaultdict[Inbox, list[Item]] = defaultdict(list)
+        items: defaultdict[Inbox, list[Item]] = defaultdict(list)
         for frame in frames:
             if not isinstance(frame, bytes):
-                self.malformations.note(f"a publication has {len(frame)} frames: {shown(frame[0])}")
+                self.parse_errors.note(f"a publication has {len(frame)} frames: {shown(frame[0])}")
                 continue
             end = frame.find(b"\0")
             if end < 0:
-                self.malformations.note(f"a publication has no NUL after its identifier: {shown(frame)}")
+                self.parse_errors.note(f"a publication has no NUL after its identifier: {shown(frame)}")
                 continue
             head = frame[:end]
-            route = self._routes.get(head) or self._find(head)
+            route = self._routes.get(head) or self._route(head)
             if route is not None and route[1]:
                 payload = frame[end + 1 :]
                 for handler in route[1]:
-                    found[handler.inbox].append((handler, route[0], payload))
-        return found
+                    items[handler.inbox].append((handler, route[0], payload))
+        return items
 
-    def _find(self, head: bytes) -> tuple[Identifier, tuple[Handler, ...]] | None:
+    def _route(self, head: bytes) -> tuple[Identifier, tuple[Handler, ...]] | None:
         try:
             identifier = read_identifier(head)
         except Malformed as fault:
-            self.malformations.note(str(fault))
+            self.parse_errors.note(str(fault))
             return None
         with self._lock:
-            found = [*self._handlers.get(identifier.prefix, ()), *self._handlers.get(EVERYTHING, ())]
-            route = identifier, tuple(one for one in found if one.fits(identifier))
-            if len(head) <= MAX_HEAD_BYTES:
-                if len(self._routes) >= MAX_HEADS:
+            handlers = [*self._handlers.get(identifier.prefix, ()), *self._handlers.get(EVERYTHING, ())]
+            route = identifier, tuple(handler for handler in handlers if handler.matches(identifier))
+            if len(head) <= MAX_CACHED_HEAD_BYTES:
+                if len(self._routes) >= MAX_CACHED_IDENTIFIERS:
                     self._routes = {}
                 self._routes[head] = route
         return route

@@ -1,15 +1,15 @@
-"""The errors of a bus."""
+"""The errors of a Goby bus."""
 
 from omq.errors import OmqError
 
 
 class GobyError(OmqError):
-    """Base of all of them."""
+    """The base class of the errors of a bus."""
 
 
 class Malformed(GobyError, ValueError):
-    """An error of a peer that does not follow the protocol; the text has the reason."""
+    """A message of a peer is not valid; the text has the reason."""
 
 
 class BufferFull(GobyError):
-    """A publication was refused: as many as may wait do so already, because the hold is not released."""
+    """A publication was rejected: the buffer is full, because the hold is not released."""

@@ -28,13 +28,14 @@ HEALTH_REPORT: Final = "goby::health::report"
 TERMINATE_REQUEST: Final = "goby::terminate::request"
 TERMINATE_RESPONSE: Final = "goby::terminate::response"
 
-INTERVAL: Final = 10.0  # seconds between two requests for health
-TIMEOUT: Final = 5.0  # seconds that processes have to answer
+HEALTH_INTERVAL_S: Final = 10.0  # between two health requests
+HEALTH_TIMEOUT_S: Final = 5.0  # for the answers to a health request
+_MAX_ANSWERS: Final = 10_000
 
 _PACKAGE: Final = "goby.middleware.protobuf"
-REQUESTED_HEALTH: Final = prefix_of(HEALTH_REQUEST, "PROTOBUF", f"{_PACKAGE}.HealthRequest")
-ANSWERED_HEALTH: Final = prefix_of(HEALTH_RESPONSE, "PROTOBUF", f"{_PACKAGE}.ProcessHealth")
-REQUESTED_END: Final = prefix_of(TERMINATE_REQUEST, "PROTOBUF", f"{_PACKAGE}.TerminateRequest")
+HEALTH_REQUEST_PREFIX: Final = prefix_of(HEALTH_REQUEST, "PROTOBUF", f"{_PACKAGE}.HealthRequest")
+HEALTH_RESPONSE_PREFIX: Final = prefix_of(HEALTH_RESPONSE, "PROTOBUF", f"{_PACKAGE}.ProcessHealth")
+TERMINATE_REQUEST_PREFIX: Final = prefix_of(TERMINATE_REQUEST, "PROTOBUF", f"{_PACKAGE}.TerminateRequest")
 
 STATES: Final = {"ok": HEALTH__OK, "degraded": HEALTH__DEGRADED, "failed": HEALTH__FAILED}
 
@@ -43,12 +44,12 @@ def process_health(name: str, state: str = "ok", message: str | None = None) -> 
     """Returns the health of this process, as reported by its thread.
 
     Args:
-        name: What it is called on the bus.
+        name: Its name on the bus.
         state: `ok`, `degraded` or `failed`.
-        message: Why, if it is not well.
+        message: The reason, if it is not `ok`.
 
     Raises:
-        UsageError: There is no such state.
+        UsageError: The state is not valid.
     """
     if state not in STATES:
         raise UsageError(f"state={state!r}: must be one of {', '.join(STATES)}")
@@ -58,19 +59,19 @@ def process_health(name: str, state: str = "ok", message: str | None = None) -> 
     return ProcessHealth(name=name, pid=os.getpid(), main=main)
 
 
-def asked_to_end(request: TerminateRequest, name: str) -> TerminateResponse | None:
-    """The answer to a request to end; `None` where another process is meant."""
+def terminate_response(request: TerminateRequest, name: str) -> TerminateResponse | None:
+    """Returns the answer to a terminate request; `None` if it names another process."""
     named = request.HasField("target_name") and request.target_name == name
     numbered = request.HasField("target_pid") and request.target_pid == os.getpid()
     return TerminateResponse(target_name=name, target_pid=os.getpid()) if named or numbered else None
 
 
 class HealthPoll:
-    """One request for health, and the answers to it.
+    """One health request and its answers.
 
     Args:
         platform: The vehicle's name.
-        expected: The processes that are to answer.
+        expected: The names of the processes that must answer.
     """
 
     def __init__(self, platform: str, expected: Iterable[str]) -> None:
@@ -78,13 +79,13 @@ class HealthPoll:
         self._expected = tuple(expected)
         self._answers: dict[tuple[str, int], ProcessHealth] = {}
 
-    def answered(self, health: ProcessHealth) -> None:
+    def record(self, health: ProcessHealth) -> None:
         """Records the health of a process."""
-        if len(self._answers) < 10_000:
+        if len(self._answers) < _MAX_ANSWERS:
             self._answers[health.name, health.pid] = health
 
     def report(self) -> VehicleHealth:
-        """Returns the vehicle's health: that of its worst process. A process that has not answered has died."""
+        """Returns the vehicle's health: the worst of its processes. An expected one without an answer has died."""
         found = list(self._answers.values())
         names = {health.name for health in found}
         for name in self._expected:

@@ -1,4 +1,4 @@
-"""The identifier that a publication begins with: who it is for, what is in it, and who publishes."""
+"""The identifier at the head of a publication: its group, its scheme, its type and its publisher."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from omq.errors import UsageError
 from omq.goby.errors import Malformed
 
 _FORBIDDEN: Final = re.compile(r"[/\0]")
-_MAX_SHOWN_BYTES: Final = 120  # bytes of what is wrong that a message shows
+_MAX_SHOWN_BYTES: Final = 120  # in an error text
+MAX_CACHED_IDENTIFIERS: Final = 4096  # of a portal, for each direction
 
-#: Groups by which portals and managers speak with each other; no application's publications.
+#: The prefix of the groups between portals and managers.
 INTERNAL: Final = "goby::zeromq::_internal_"
 MANAGER_REQUEST: Final = INTERNAL + "manager_request"
 MANAGER_RESPONSE: Final = INTERNAL + "manager_response"
@@ -22,11 +23,11 @@ class Group(str):
     """A group of publications: a name, a number, or both (`name;N` on the wire).
 
     Args:
-        name: The name; empty for a group that has a number alone.
-        number: The number; `None` for none.
+        name: The name; empty for a group with a number alone.
+        number: The number; `None` for a group with a name alone.
 
     Raises:
-        UsageError: There is neither, or the name has a `/` or a NUL.
+        UsageError: Both are missing, or the name has a `/` or a NUL.
     """
 
     __slots__ = ()
@@ -37,7 +38,7 @@ class Group(str):
 
 
 def checked_group(group: str | int) -> str:
-    """A group as it stands on the wire.
+    """Returns a group as it is on the wire.
 
     Raises:
         UsageError: It is empty, or has a `/` or a NUL.
@@ -51,7 +52,7 @@ def checked_group(group: str | int) -> str:
 
 
 def checked_type(name: str) -> str:
-    """A type's name as it stands on the wire.
+    """Returns the name of a type, once it is checked.
 
     Raises:
         UsageError: It is empty, or has a `/` or a NUL.
@@ -80,7 +81,7 @@ def prefix_of(group: str, scheme: str, type: str) -> bytes:
 
 
 def head_of(group: str, scheme: str, type: str, pid: int, thread: int) -> bytes:
-    """All that stands before the payload of a publication, with the NUL."""
+    """Returns the part of a publication before the payload: the identifier and the NUL."""
     return f"/{group}/{scheme}/{type}/{pid}/{thread:x}/\0".encode()
 
 
@@ -92,8 +93,8 @@ class Identifier:
         group: The group.
         scheme: The marshalling scheme, as it is called on the wire.
         type: The type's name within the scheme.
-        pid: The process that publishes.
-        thread: Its thread, in hexadecimal figures.
+        pid: The publishing process.
+        thread: The publishing thread, in hexadecimal.
     """
 
     group: str
@@ -104,15 +105,15 @@ class Identifier:
 
     @property
     def prefix(self) -> bytes:
-        """The prefix of a subscription to exactly this."""
+        """The prefix of a subscription to this group, scheme and type."""
         return prefix_of(self.group, self.scheme, self.type)
 
 
 def read_identifier(head: bytes) -> Identifier:
-    """Reads what stands before the NUL.
+    """Parses an identifier, which is the part of a publication before the NUL.
 
     Raises:
-        Malformed: A part is missing, or does not fit.
+        Malformed: A part is missing or not valid.
     """
     parts = head.split(b"/", 6)
     if len(parts) < 7 or parts[0]:
@@ -141,5 +142,5 @@ def split_frame(frame: bytes) -> tuple[bytes, bytes]:
 
 
 def shown(data: bytes) -> str:
-    """Bytes for a message, cut where they are many."""
+    """Formats bytes for an error text, truncated."""
     return repr(data[:_MAX_SHOWN_BYTES]) + ("..." if len(data) > _MAX_SHOWN_BYTES else "")

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
+from omq.goby.dispatch import LOG_INTERVAL_S
 from omq.goby.errors import Malformed
 from omq.goby.identifier import MANAGER_RESPONSE, head_of, split_frame
 from omq.goby.protobuf import (
@@ -20,17 +21,16 @@ from omq.goby.wire import read_message
 
 log = logging.getLogger("omq.goby")
 
-CLIENT_IDLE_TIMEOUT_S: Final = 1.0  # seconds until a silent client is not ready; clients send every 100 ms
-MISSING_LOG_INTERVAL_S: Final = 5.0  # seconds between two log lines with the missing clients
-LOG_INTERVAL_S: Final = 1.0  # seconds between two lines about what does not fit
-MAX_WAITING: Final = 10_000  # clients that wait for the release
+CLIENT_IDLE_TIMEOUT_S: Final = 1.0  # until a silent client is not ready; clients send every 100 ms
+MISSING_LOG_INTERVAL_S: Final = 5.0  # between two log lines with the same missing clients
+MAX_WAITING_CLIENTS: Final = 10_000  # clients that are sent the release
 
 
 class Hold:
-    """The hold until the required clients are ready. Nothing is published before; then it is over for good.
+    """The hold: no client publishes until all required clients are ready. Once released, it never begins again.
 
     Args:
-        required: Their names.
+        required: The names of the required clients.
     """
 
     def __init__(self, required: Iterable[str]) -> None:
@@ -39,26 +39,26 @@ class Hold:
         # The process that has registered each required name, and the time of its last message.
         self._owners: dict[str, tuple[int, float]] = {}
         self._ready: dict[str, float] = {}  # the last message of each required client that is ready
-        self._always: set[str] = set()
+        self._permanent: set[str] = set()
 
-    def registered(self, name: str, pid: int, now: float) -> None:
+    def register(self, name: str, pid: int, now: float) -> None:
         """Registers a process under a name, and discards the state of an earlier one."""
         if name in self.required:
             self._owners[name] = pid, now
-            if name not in self._always:
+            if name not in self._permanent:
                 self._ready.pop(name, None)
 
     def record(self, name: str, pid: int, ready: bool, now: float) -> bool:
         """Records a message of a client. After the idle timeout another process may take over the name.
 
         Args:
-            name: Its name.
-            pid: Its process.
+            name: The client's name.
+            pid: The client's process.
             ready: Whether it reports that it is ready.
-            now: Seconds.
+            now: The time in seconds.
 
         Returns:
-            Whether the process owns that name.
+            Whether the process owns the name.
         """
         if name not in self.required or self.released:
             return True
@@ -72,113 +72,113 @@ class Hold:
             self._ready[name] = now
         return True
 
-    def stays_ready(self, name: str) -> None:
+    def keep_ready(self, name: str) -> None:
         """Marks a client as ready for good."""
         if name in self.required:
-            self._always.add(name)
+            self._permanent.add(name)
 
     def missing(self, now: float) -> list[str]:
-        """Required clients that are not ready; none once it is over."""
+        """Returns the required clients that are not ready; an empty list after the release."""
         if self.released:
             return []
         for name in [name for name, last in self._ready.items() if now - last > CLIENT_IDLE_TIMEOUT_S]:
             del self._ready[name]
-        return [name for name in self.required if name not in self._ready and name not in self._always]
+        return [name for name in self.required if name not in self._ready and name not in self._permanent]
 
     def holds(self, now: float) -> bool:
-        """Returns whether clients are held."""
+        """Returns whether clients are held; releases the hold once all required clients are ready."""
         if not self.released and not self.missing(now):
             self.released = True
         return not self.released
 
 
 class Manager:
-    """Answers clients, and sends the release to those that wait.
+    """Answers clients, and sends the release to those that wait for it.
 
     Args:
-        name: Its own name, which is a required client, too.
+        name: Its own name, which is also a required client.
         pid: Its process.
-        required: The required clients.
-        publish: Where clients publish.
-        subscribe: Where they subscribe.
+        required: The names of the required clients.
+        publish: The socket where clients publish.
+        subscribe: The socket where clients subscribe.
 
     Attributes:
         hold: The required clients and their readiness.
-        malformed: Requests that could not be read.
-        refused: Messages under a name that another process owns.
+        malformed: The number of requests that could not be parsed.
+        refused: The number of messages under a name that another process owns.
     """
 
     def __init__(self, name: str, pid: int, required: Iterable[str], publish: Socket, subscribe: Socket) -> None:
         self.hold = Hold([*required, name])
-        self.hold.registered(name, pid, 0.0)
+        self.hold.register(name, pid, 0.0)
         self.malformed = self.refused = 0
         self._name = name
         self._publish, self._subscribe = publish, subscribe
         self._head = head_of(MANAGER_RESPONSE, "PROTOBUF", "goby.zeromq.protobuf.ManagerResponse", pid, 0)
-        self._waiting: dict[tuple[str, int], float] = {}  # clients that are held, and when they last asked
-        self._logged: tuple[list[str], float] = ([], float("-inf"))
-        self._complained = float("-inf")
+        self._waiting: dict[tuple[str, int], float] = {}  # held clients, and the times of their last requests
+        self._last_log: tuple[list[str], float] = ([], float("-inf"))
+        self._warned_at = float("-inf")
 
-    def serves(self) -> None:
+    def set_ready(self) -> None:
         """Marks the manager itself as ready."""
-        self.hold.stays_ready(self._name)
+        self.hold.keep_ready(self._name)
 
     def answer(self, request: bytes, now: float) -> bytes:
-        """Answers a request that has come to the manager's own socket.
+        """Answers a request from the manager's own socket.
 
         Args:
             request: The frame.
-            now: Seconds.
+            now: The time in seconds.
 
         Returns:
-            The frame of the reply; empty where the request could not be read.
+            The frame of the reply; empty if the request could not be parsed.
         """
         try:
             asked = read_message(ManagerRequest, request)
         except Malformed as fault:
-            self.misread(str(fault), now)
+            self.count_malformed(str(fault), now)
             return b""
         return self._answer(asked, now).SerializeToString()
 
     def handle(self, frame: bytes, now: float) -> bytes | None:
-        """Answers a request that has come as a publication.
+        """Answers a request from a publication.
 
         Args:
             frame: The publication.
-            now: Seconds.
+            now: The time in seconds.
 
         Returns:
-            The publication that answers; `None` where the request could not be read.
+            The publication with the answer; `None` if the request could not be parsed.
         """
         try:
             asked = read_message(ManagerRequest, split_frame(frame)[1])
         except Malformed as fault:
-            self.misread(str(fault), now)
+            self.count_malformed(str(fault), now)
             return None
         response = self._answer(asked, now)
         if asked.request == PROVIDE_HOLD_STATE:
             client = asked.client_name, asked.client_pid
-            if response.hold and (client in self._waiting or len(self._waiting) < MAX_WAITING):
+            if response.hold and (client in self._waiting or len(self._waiting) < MAX_WAITING_CLIENTS):
                 self._waiting[client] = now
             else:
                 self._waiting.pop(client, None)
         return self._head + response.SerializeToString()
 
     def tick(self, now: float) -> list[bytes]:
-        """Returns what to publish now: as soon as the hold is over, an answer to each client that waits.
+        """Returns the publications to send now: after the release, an answer to each client that waits.
 
-        Logs which clients are missing.
+        Logs the missing clients.
         """
         if self.hold.holds(now):
             missing = self.hold.missing(now)
-            names, when = self._logged
+            names, when = self._last_log
             if missing != names or now - when >= MISSING_LOG_INTERVAL_S:
                 log.info("hold: waiting for %s", ", ".join(missing))
-                self._logged = missing, now
+                self._last_log = missing, now
             return []
-        if self._logged[0]:
+        if self._last_log[0]:
             log.info("hold: released")
-            self._logged = [], now
+            self._last_log = [], now
         waiting, self._waiting = self._waiting, {}
         return [
             self._head
@@ -194,27 +194,27 @@ class Manager:
         response = ManagerResponse(request=asked.request, client_name=name, client_pid=pid)
         if asked.request == PROVIDE_PUB_SUB_SOCKETS:
             if name == self._name:
-                self._complain(f"a client calls itself {name!r}, as this manager is called: it is not required", now)
+                self._warn(f"a client has the name {name!r} of this manager: it is not required", now)
             else:
-                self.hold.registered(name, pid, now)
+                self.hold.register(name, pid, now)
             response.publish_socket.CopyFrom(self._publish)
             response.subscribe_socket.CopyFrom(self._subscribe)
         elif asked.request == PROVIDE_HOLD_STATE:
             if not self.hold.record(name, pid, asked.ready, now):
                 self.refused += 1
-                self._complain(f"process {pid} speaks for {name!r}, which is another process: passed over", now)
+                self._warn(f"process {pid} has the name {name!r} of another process: its message is ignored", now)
             response.hold = self.hold.holds(now)
         elif asked.request == PROVIDE_MISSING_CLIENTS:
             response.missing_client.extend(self.hold.missing(now))
             response.hold = self.hold.holds(now)
         return response
 
-    def misread(self, text: str, now: float) -> None:
-        """Counts and logs a request that could not be read."""
+    def count_malformed(self, text: str, now: float) -> None:
+        """Counts and logs a request that could not be parsed."""
         self.malformed += 1
-        self._complain(text, now)
+        self._warn(text, now)
 
-    def _complain(self, text: str, now: float) -> None:
-        if now - self._complained >= LOG_INTERVAL_S:
-            self._complained = now
+    def _warn(self, text: str, now: float) -> None:
+        if now - self._warned_at >= LOG_INTERVAL_S:
+            self._warned_at = now
             log.warning("manager: %s", text)

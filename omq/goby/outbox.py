@@ -1,4 +1,4 @@
-"""Publications that wait: for the hold's release, or for what was subscribed to before them."""
+"""The queue of publications that wait for the hold's release, or until earlier subscriptions are in force."""
 
 from __future__ import annotations
 
@@ -9,40 +9,41 @@ from omq.errors import UsageError
 from omq.goby.errors import BufferFull
 from omq.unpatched import threading
 
-MAX_PUBLICATIONS: Final = 10_000  # publications
-MAX_BYTES: Final = 64 << 20
+MAX_HELD_PUBLICATIONS: Final = 10_000
+MAX_HELD_BYTES: Final = 64 << 20
 
 
 class OutboxOpening(Exception):
-    """The outbox opens in a moment; see `Outbox`."""
+    """Raised while the outbox opens: a publication can neither be kept nor sent; see `Outbox.opening`."""
 
 
 class Outbox:
-    """Keeps publications in their order while they are held. Threads may share it.
+    """A queue of held publications, in their order. Threads may share it.
 
     Args:
-        limit: Publications that may wait.
+        limit: The number of publications that may wait.
 
     Attributes:
-        open: Whether publications go past it. It is set by `take`, when nothing waits and nothing holds any more, and
-            by `hold`.
-        kept: Publications that were ever kept.
-        left: Those of them that have been sent.
-        closing: The last ones are on their way, and it opens after them: none is kept, and none may overtake them.
+        open: Whether publications bypass the queue. `take` sets it once nothing waits and nothing is held; `hold`
+            clears it.
+        kept: The number of publications that were ever kept.
+        sent: How many of them were sent.
+        opening: Whether the last publications are being sent, after which the queue opens. Meanwhile no others are
+            kept, and none may overtake them.
 
     Raises:
-        UsageError: The limit does not fit.
+        UsageError: The limit is not valid.
     """
 
     def __init__(self, limit: int) -> None:
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise UsageError(f"buffer={limit!r}: must be a whole number, 1 or more")
-        self.open = self.closing = False
+        self.open = self.opening = False
         self.limit = limit
-        self.kept = self.left = 0
+        self.kept = self.sent = 0
         self._frames: deque[bytes] = deque()
         self._bytes = 0
-        self._free: int | None = None  # how many may leave, the rest came after a `hold`; `None`: all
+        self._releasable: int | None = None  # how many may be sent: the rest came after a `hold`; `None`: all
         self._lock = threading.RLock()  # a signal's handler may publish, too
 
     def __len__(self) -> int:
@@ -52,22 +53,22 @@ class Outbox:
         """Keeps a publication.
 
         Returns:
-            Whether it is kept; not if it may be sent, because the outbox has opened meanwhile.
+            Whether it is kept; if not, the outbox is open and the caller sends it.
 
         Raises:
-            BufferFull: As many as may wait do so already. One may, whatever its size.
-            OutboxOpening: It may neither be kept nor be sent now.
+            BufferFull: The queue is full. An empty queue takes a publication of any size.
+            OutboxOpening: It can neither be kept nor sent now.
         """
         size = len(frame)
         with self._lock:
             if self.open:
                 return False
-            if self.closing:
+            if self.opening:
                 raise OutboxOpening
-            if len(self._frames) >= self.limit or (self._frames and self._bytes + size > MAX_BYTES):
+            if len(self._frames) >= self.limit or (self._frames and self._bytes + size > MAX_HELD_BYTES):
                 raise BufferFull(
                     f"{len(self._frames)} publications ({self._bytes} bytes) wait for the release of the hold: no more "
-                    f"are kept than buffer={self.limit}, and {MAX_BYTES} bytes"
+                    f"are kept than buffer={self.limit}, and {MAX_HELD_BYTES} bytes"
                 )
             self._frames.append(frame)
             self._bytes += size
@@ -77,35 +78,35 @@ class Outbox:
     def take(self, most: int) -> list[bytes]:
         """Returns up to *most* publications to send before the next call; opens the outbox if it is empty."""
         with self._lock:
-            self.left = self.kept - len(self._frames)
-            count = min(most, len(self._frames) if self._free is None else self._free)
+            self.sent = self.kept - len(self._frames)
+            count = min(most, len(self._frames) if self._releasable is None else self._releasable)
             taken = [self._frames.popleft() for _ in range(count)]
             self._bytes -= sum(map(len, taken))
-            if self._free is not None:
-                self._free -= count
-            self.open = not taken and self._free is None
+            if self._releasable is not None:
+                self._releasable -= count
+            self.open = not taken and self._releasable is None
             # Otherwise a continuous publisher would keep it from ever opening.
-            self.closing = bool(taken) and not self._frames and self._free is None
+            self.opening = bool(taken) and not self._frames and self._releasable is None
             return taken
 
     def stall(self) -> None:
-        """The last ones take longer to leave: later publications are kept."""
+        """Keeps later publications, because the last ones take longer to be sent."""
         with self._lock:
-            self.closing = False
+            self.opening = False
 
     def hold(self) -> None:
-        """Publications wait again: those that come from now on do so until `let_go` is called."""
+        """Holds the publications from now on, until `release` is called."""
         with self._lock:
-            self.open = self.closing = False
-            if self._free is None:
-                self._free = len(self._frames)
+            self.open = self.opening = False
+            if self._releasable is None:
+                self._releasable = len(self._frames)
 
-    def let_go(self) -> int:
-        """All may leave that wait now, and that come before the next `hold`.
+    def release(self) -> int:
+        """Releases the publications that wait, and those that come before the next `hold`.
 
         Returns:
-            What `left` will be at least once those have left that wait now.
+            The value that `sent` reaches once those that wait now are sent.
         """
         with self._lock:
-            self._free = None
+            self._releasable = None
             return self.kept

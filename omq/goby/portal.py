@@ -14,7 +14,7 @@ from weakref import WeakSet
 import omq
 from omq.errors import ClosedError
 from omq.executor import run_blocking
-from omq.goby.dispatch import Handler, Inbox, Item, does_not_parse
+from omq.goby.dispatch import Handler, Inbox, Item, parse_error_text
 from omq.goby.portal_base import LINGER_S, PortalBase, PortalSubscriptionBase
 from omq.goby.scheme import SchemeId
 from omq.unpatched import queue, threading
@@ -34,11 +34,11 @@ class BlockingInbox(Inbox):
         self._lock = threading.RLock()  # a signal's handler may wait, too
         self._filled = threading.Condition(self._lock)
         self._emptied = threading.Condition(self._lock)
-        self._blocked = False  # the portal waits for room
+        self._blocked = False  # whether the portal waits for room
         self._woken = False
 
     def put(self, items: list[Item]) -> None:
-        """Takes publications, as soon as there is room for them."""
+        """Adds publications, as soon as there is room for them; drops them if the reader has stalled."""
         with self._lock:
             start = self.accept(items, 0)
             self._filled.notify(start)
@@ -53,7 +53,7 @@ class BlockingInbox(Inbox):
             self._blocked = False
 
     def get(self, timeout: float | None) -> Item | None:
-        """Waits for the next one; returns `None` if none comes in time, or it has ended, or was woken."""
+        """Waits for the next publication; returns `None` after the timeout or `wake`, and if the inbox has ended."""
         with self._lock:
             while not self.items:
                 if self._woken or self.ended or not self._filled.wait(timeout):
@@ -65,13 +65,13 @@ class BlockingInbox(Inbox):
             return item
 
     def wake(self) -> None:
-        """Ends a call that waits, or else the next one."""
+        """Ends a call of `get` that waits, or else the next one."""
         with self._lock:
             self._woken = True
             self._filled.notify()
 
     def end(self) -> None:
-        """Takes nothing more, and ends all waits."""
+        """Accepts nothing more, and ends all waits."""
         with self._lock:
             self.ended = True
             self._filled.notify_all()
@@ -79,24 +79,22 @@ class BlockingInbox(Inbox):
 
 
 class Subscription(PortalSubscriptionBase):
-    """A subscription of a portal: an iterator of messages, which ends with it. Threads may share it.
-
-    With a callback there is nothing to iterate over.
+    """A subscription of a portal: an iterator of messages, unless it has a callback. Threads may share it.
 
     Attributes:
-        dropped: Messages that were not taken in time, so that they were dropped.
+        dropped: The number of messages that were dropped, because they were not read in time.
     """
 
     def recv(self, *, timeout: float | None = None) -> Any:
-        """Waits for a message. A payload that does not parse is logged, counted, and passed over.
+        """Waits for a message. A payload that does not parse is logged, counted and skipped.
 
         Args:
-            timeout: Seconds; `None` for ever, 0 never.
+            timeout: In seconds; `None` waits for ever, 0 does not wait.
 
         Raises:
-            ReceiveTimeout: None came in time.
+            ReceiveTimeout: No message came in time.
             ClosedError: The subscription, or its portal, is closed.
-            UsageError: It has a callback.
+            UsageError: The subscription has a callback.
         """
         if (inbox := self._inbox) is None:
             raise self._no_message(timeout)
@@ -110,7 +108,7 @@ class Subscription(PortalSubscriptionBase):
             try:
                 return handler.decode(identifier, payload)
             except Exception as fault:
-                self._portal._dispatcher.malformations.note(does_not_parse(identifier, fault))
+                self._portal._dispatcher.parse_errors.note(parse_error_text(identifier, fault))
 
     def __iter__(self) -> Self:
         return self
@@ -132,47 +130,47 @@ class Portal(PortalBase[Subscription]):
         for fix in fixes:
             ...
 
-    What is published before the manager has released the hold is kept, and leaves in its order then. So is what is
-    published while no gobyd runs: the portal finds one that is started again. Callbacks run in a thread of the portal:
-    what takes long there holds up all callbacks, and nothing else.
+    Publications before the release of the hold are kept, and then sent in order. So are publications while no gobyd
+    runs: the portal reconnects to a restarted one. Callbacks run in one thread of the portal: a slow callback delays
+    the other callbacks, and nothing else.
 
     Args:
-        name: The client's name: what a gobyd knows it by that requires it.
-        platform: The platform's name, which the sockets' paths have in them.
+        name: The client's name, by which a gobyd can require it.
+        platform: The platform's name, which is in the sockets' paths.
         transport: `ipc` or `tcp`.
-        socket_name: ipc: what the paths of the sockets begin with; `None`: `/tmp/goby_` and the platform.
-        address: tcp: where the manager is, an IPv4 or IPv6 address or a host's name.
+        socket_name: ipc: the prefix of the sockets' paths; `None`: `/tmp/goby_` and the platform.
+        address: tcp: the manager's IPv4 or IPv6 address, or its host name.
         port: tcp: the manager's port.
-        manager_timeout: Seconds that the manager has to answer.
-        buffer: Publications that may wait for the release; `None`: 10,000. They have 64 MiB at most.
-        schemes: Marshalling schemes of one's own.
-        context: Whose sockets they are; `None` for the default context.
+        manager_timeout: The time for the manager to answer, in seconds.
+        buffer: The number of publications that may wait for the release; `None`: 10,000. 64 MiB in all may wait.
+        schemes: Custom marshalling schemes.
+        context: The context of the sockets; `None` for the default context.
 
     Raises:
-        UsageError: Something does not fit; the text names it.
-        ConnectError: No manager has answered in time.
+        UsageError: An argument is not valid; the text names it.
+        ConnectError: No manager answered in time.
     """
 
-    _sockets: ClassVar[Any] = omq
+    _socket_module: ClassVar[Any] = omq
     _inbox_type = BlockingInbox
     _subscription_type: ClassVar[Any] = Subscription
-    _calls: BlockingInbox
-    _calls_by_thread = True  # else the owner of the portal calls callbacks
+    _callback_inbox: BlockingInbox
+    _runs_callbacks = True  # if not, the owner of the portal calls them
 
     def _set_up(self) -> None:
-        self._changed = threading.Condition()  # for `_await`
-        #: Sockets for answers, for a thread that starts with the portal: Python 3.12 starts none at exit.
-        self._readings: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._read_to_end = threading.Event()
+        self._changed = threading.Condition()  # for `_wait_until`
+        # For a thread that starts with the portal, as Python 3.12 cannot start one at exit.
+        self._reader_jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._reader_ended = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._caller: threading.Thread | None = None
+        self._callback_thread: threading.Thread | None = None
         try:
-            run_blocking(self._find)
+            run_blocking(self._find_manager)
         except BaseException:
             self.close()
             raise
         for run in (
-            self._run_readings,
+            self._run_answer_readers,
             lambda: run_blocking(self._read_publications),
             lambda: run_blocking(self._run),
         ):
@@ -184,7 +182,7 @@ class Portal(PortalBase[Subscription]):
         thread.start()
         return thread
 
-    # ------------------------------------------------------------------ its calls
+    # ------------------------------------------------------------------ calls
 
     def publish(
         self, group: str | int, message: Any, *, scheme: SchemeId | None = None, type_name: str | None = None
@@ -193,14 +191,14 @@ class Portal(PortalBase[Subscription]):
 
         Args:
             group: The group, not empty, without `/` and NUL; see `Group` for those with a number.
-            message: A protobuf message, `str` (CSTR), `dict` (JSON, as BSON), `bytes`, or what a scheme of one's own
+            message: A protobuf message, `str` (CSTR), `dict` (JSON, as BSON), `bytes`, or what a custom scheme
                 handles.
-            scheme: A marshalling scheme's name or number; `None`: what fits the message. `bytes` need it.
-            type_name: What the message's type is called; `None`: as its scheme names it. `bytes` need it.
+            scheme: The name or number of a marshalling scheme; `None`: the one of the message's type. `bytes` need it.
+            type_name: The type's name on the wire; `None`: the scheme names it. `bytes` need it.
 
         Raises:
-            UsageError: The group does not fit, or no scheme handles the message.
-            BufferFull: The hold is not released, and as many publications as may wait do so.
+            UsageError: The group is not valid, or no scheme handles the message.
+            BufferFull: The hold is not released, and the buffer is full.
             ClosedError: The portal is closed.
         """
         self._send(self._compose(group, message, scheme, type_name))
@@ -212,52 +210,52 @@ class Portal(PortalBase[Subscription]):
             run_blocking(lambda: self._keep(frame))
 
     def flush(self, timeout: float | None = None) -> None:
-        """Waits until what was published after the release has left this process.
+        """Waits until all publications after the release are sent.
 
         Args:
-            timeout: Seconds; `None` for ever.
+            timeout: In seconds; `None` waits for ever.
 
         Raises:
-            SendTimeout: Something has not left in time; nothing is lost.
+            SendTimeout: Not all were sent in time; none is lost.
             ClosedError: The portal is closed.
         """
         run_blocking(lambda: self._flush(timeout))
 
     def wait_released(self, timeout: float | None = None) -> None:
-        """Waits until the hold is released, and what was kept has left.
+        """Waits until the hold is released, and the kept publications are sent.
 
         Args:
-            timeout: Seconds; `None` for ever.
+            timeout: In seconds; `None` waits for ever.
 
         Raises:
-            Timeout: It was not released in time; with omq's gobyd the text names the missing clients.
+            Timeout: The hold was not released in time. With omq's gobyd the text names the missing clients.
             ClosedError: The portal is closed.
         """
         run_blocking(lambda: self._wait_released(timeout))
 
     def missing(self, *, timeout: float = 1.0) -> list[str]:
-        """The required clients that the hold waits for, as reported by omq's gobyd; other managers do not report them.
+        """Returns the required clients that the hold waits for. Only omq's gobyd reports them.
 
         Args:
-            timeout: Seconds that the manager has to answer; without an answer the list is empty.
+            timeout: The time for the manager to answer, in seconds; without an answer the list is empty.
         """
         return run_blocking(lambda: self._missing(timeout))
 
     def close(self) -> None:
-        """Ends; what was published leaves first, if the hold is released within a second. Idempotent.
+        """Closes the portal. Publications are sent first, if the hold is released within a second. Idempotent.
 
-        A portal that is open when the interpreter ends is given that second, too. In a forked child nothing happens.
+        A portal that is open at the interpreter's exit gets that second, too. In a forked child this does nothing.
         """
         if os.getpid() != self._pid:
             return
-        self._ends = True
+        self._is_closing = True
         if self._threads and not self._closed and threading.current_thread() is not self._threads[-1]:
             run_blocking(lambda: self._drain(LINGER_S))
         if self._end():
             for socket in self._open_sockets():
                 socket.close()
-            self._readings.put(None)
-            for thread in (*self._threads, self._caller):
+            self._reader_jobs.put(None)
+            for thread in (*self._threads, self._callback_thread):
                 if thread is not None and thread is not threading.current_thread():
                     thread.join()
 
@@ -269,66 +267,66 @@ class Portal(PortalBase[Subscription]):
     ) -> None:
         self.close()
 
-    # ------------------------------------------------------------------ what waits
+    # ------------------------------------------------------------------ waiting
 
     def _check_usable(self) -> None:
         self._check_process()
 
-    async def _begin(self) -> None:
+    async def _ensure_started(self) -> None:
         self._check_process()
 
-    async def _got(self, found: Any) -> Any:
-        return found
+    async def _result(self, call: Any) -> Any:
+        return call
 
-    async def _await(self, true: Callable[[], bool], timeout: float | None) -> bool:
+    async def _wait_until(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: self._closed or true(), timeout)
+            return self._changed.wait_for(lambda: self._closed or condition(), timeout)
 
     def _notify(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
-    # ------------------------------------------------------------------ its threads
+    # ------------------------------------------------------------------ threads
 
-    def _begin_reading(self, answers: Any, number: int) -> None:
-        self._read_to_end.clear()
-        self._readings.put(lambda: run_blocking(lambda: self._read_answers(answers, number)))
+    def _start_answer_reader(self, socket: Any, number: int) -> None:
+        self._reader_ended.clear()
+        self._reader_jobs.put(lambda: run_blocking(lambda: self._read_answers(socket, number)))
 
-    async def _end_reading(self) -> None:
-        self._read_to_end.wait()
+    async def _join_answer_reader(self) -> None:
+        self._reader_ended.wait()
 
-    def _run_readings(self) -> None:
-        while (reading := self._readings.get()) is not None:
-            reading()
-            self._read_to_end.set()
+    def _run_answer_readers(self) -> None:
+        while (read := self._reader_jobs.get()) is not None:
+            read()
+            self._reader_ended.set()
 
-    def _was_called(self, handler: Handler | None = None) -> None:
-        if handler is not None and handler.inbox is self._calls and self._calls_by_thread:
-            with self._changing:
-                if self._caller is None:
-                    self._caller = self._thread(self._call)
+    def _start_background(self, handler: Handler | None = None) -> None:
+        if handler is not None and handler.inbox is self._callback_inbox and self._runs_callbacks:
+            with self._socket_lock:
+                if self._callback_thread is None:
+                    self._callback_thread = self._thread(self._run_callbacks)
 
-    def _call(self) -> None:
-        """Calls callbacks with what has come for them."""
-        calls = self._calls
-        while not calls.ended:
-            if (item := calls.get(None)) is not None and not (self._closed or item[0].ended):
+    def _run_callbacks(self) -> None:
+        """Calls the callbacks with their publications."""
+        inbox = self._callback_inbox
+        while not inbox.ended:
+            if (item := inbox.get(None)) is not None and not (self._closed or item[0].ended):
                 handler, identifier, payload = item
-                handler.call(identifier, payload, self._dispatcher.malformations)
+                handler.call(identifier, payload, self._dispatcher.parse_errors)
 
 
 _portals: WeakSet[Portal] = WeakSet()
 
 
-def _farewell() -> None:
-    """Gives what was published a moment to leave, as `close` does; the sockets end with their contexts."""
-    until = time.monotonic() + LINGER_S
+def _drain_at_exit() -> None:
+    """Waits until publications are sent, as `close` does; the sockets end with their contexts."""
+    end = time.monotonic() + LINGER_S
     for portal in list(_portals):
         if not portal._closed and portal._outbox:
-            run_blocking(lambda: portal._drain(max(until - time.monotonic(), 0)))  # noqa: B023 - called at once
+            run_blocking(lambda: portal._drain(max(end - time.monotonic(), 0)))  # noqa: B023 - called at once
             portal._warn_dropped()
 
 
 os.register_at_fork(after_in_child=_portals.clear)
-# The contexts end after this, for theirs was registered before.
-atexit.register(_farewell)
+# The contexts end after this, as their function was registered before.
+atexit.register(_drain_at_exit)

@@ -1,23 +1,23 @@
-"""The part of a portal that both twins share: what its user calls, and its life from the manager to the release.
+"""The part of a portal that both twins share: its calls, and its lifecycle from finding the manager to the release.
 
-The waits are coroutines over the twin's sockets: `_got` returns what a call on a socket has returned. The asyncio twin
-awaits that. In the blocking twin the call has waited itself, so that a coroutine there never suspends, and
-`run_blocking` (`omq.executor`) runs it in the calling thread.
+The waits are coroutines over the twin's sockets. `_result` completes a call on a socket: the asyncio twin awaits it. In
+the blocking twin the call itself has waited, so a coroutine never suspends, and `run_blocking` (`omq.executor`) runs it
+in the calling thread.
 
-When is a subscription in force? A socket's subscriptions travel in their order: to the router's XPUB, from there
-through the proxy to its XSUB, and from that to each publisher. A portal subscribes to a prefix of its own, and waits
-until its own publisher has received that (`_barrier`): then whatever was subscribed before is in force at the router.
-The portal does so once before it reports that it is ready: what it has subscribed to is then on its way to every
-publisher, before any of them learns of the release. And it does so once more after the release, before it publishes:
-the prefix reaches its publisher after all that others have subscribed to. Whatever it subscribes to later holds its
-publications up for the same time, about a millisecond: a portal that subscribes to an answer, and then asks, gets it.
-The router has sent the subscription on before it gets the question; and where the question has arrived, so has the
-subscription, on one host, but by another connection: so a portal reads what its publisher has received before it gives
-away publications.
+**When is a subscription in force?** Subscriptions of a socket travel in order: to the router's XPUB, through the proxy
+to its XSUB, and from there to each publisher. `_barrier` subscribes to a prefix that is unique to the portal, and waits
+until the portal's own publisher has received it. All earlier subscriptions are then in force at the router.
 
-Whose hold is released? The manager's answers come by a connection of their own, a new one whenever another router is
-found: an answer of a gobyd that is gone by now, and that was not read yet, releases no other's hold. And a callback
-that takes long, or itself waits for the release, does not delay the answers.
+A portal uses the barrier three times. Before it reports that it is ready: its subscriptions are then on their way to
+every publisher before any of them receives the release. After the release, before it publishes: the prefix reaches its
+publisher after the subscriptions of others. After each later subscription, which holds its publications for about a
+millisecond: a portal that subscribes to a reply, and then sends the request, receives the reply. The replying portal
+gets the request and the subscription from two connections, so it processes the subscriptions that its publisher has
+received before it dispatches publications.
+
+**Whose hold is released?** Each router that is found gets a new connection for the manager's answers. So an unread
+answer of an earlier gobyd cannot release the hold of the next one. A callback that takes long, or itself waits for the
+release, does not delay the answers either.
 """
 
 from __future__ import annotations
@@ -36,51 +36,50 @@ from omq.errors import ClosedError, ConnectError, OmqError, ReceiveTimeout, Send
 from omq.event import Event, EventKind
 from omq.goby.dispatch import Handler, Inbox, PublicationDispatcher, RegexHandler, TypeHandler
 from omq.goby.errors import BufferFull, Malformed
-from omq.goby.identifier import checked_group, head_of, prefix_of, split_frame
-from omq.goby.outbox import MAX_PUBLICATIONS, Outbox, OutboxOpening
+from omq.goby.identifier import MAX_CACHED_IDENTIFIERS, checked_group, head_of, prefix_of, split_frame
+from omq.goby.outbox import MAX_HELD_PUBLICATIONS, Outbox, OutboxOpening
 from omq.goby.protobuf import PROVIDE_HOLD_STATE, PROVIDE_MISSING_CLIENTS, ManagerResponse
 from omq.goby.scheme import Scheme, SchemeId, Schemes
 from omq.goby.wire import (
-    HWM,
-    PLATFORM,
-    PORT,
-    RESPONSES,
+    DEFAULT_HWM,
+    DEFAULT_PLATFORM,
+    DEFAULT_PORT,
+    MANAGER_RESPONSE_PREFIX,
     Bus,
     Sockets,
-    ask_hold,
-    ask_missing,
-    ask_sockets,
+    hold_request,
+    missing_request,
     read_message,
     read_sockets,
+    sockets_request,
 )
 from omq.unpatched import threading
 
 log = logging.getLogger("omq.goby")
 
-BATCH: Final = 1024  # publications that are taken at once
-LINGER_S: Final = 1.0  # for publications to leave when the portal closes
-MISSING_TIMEOUT_S: Final = 0.2  # for the manager to name the missing clients after another timeout
+RECV_BATCH_PUBLICATIONS: Final = 1024
+LINGER_S: Final = 1.0  # for publications to be sent when the portal closes
+MISSING_TIMEOUT_S: Final = 0.2  # for the missing clients, to name them in a `Timeout`
 CHECK_INTERVAL_S: Final = 1.0  # between two checks of the connections to the router
 RECONNECT_INTERVAL_S: Final = 0.05
-HEARTBEAT_INTERVAL_S: Final = 5.0  # between two PINGs over tcp, and after one until something has to come (RFC 37)
+HEARTBEAT_INTERVAL_S: Final = 5.0  # between two PINGs over tcp, and the timeout of each (RFC 37)
 
-HOLD_INTERVAL_S: Final = 0.1  # between two requests for the hold's state
-PROMPT_INTERVAL_S: Final = 0.02  # between two such requests out of turn
-MANAGER_IDLE_TIMEOUT_S: Final = 1.0  # without an answer, after which the manager is looked for again
+HOLD_REQUEST_INTERVAL_S: Final = 0.1  # between two requests for the hold's state
+MIN_HOLD_REQUEST_INTERVAL_S: Final = 0.02  # also after the release of other clients
+MANAGER_IDLE_TIMEOUT_S: Final = 1.0  # until a manager that does not answer is looked for again
 BARRIER_TIMEOUT_S: Final = 1.0
-NO_BARRIER_S: Final = 5.0  # after which a router that passes no subscriptions on is tried again
-SETTLE_S: Final = 0.02  # for subscriptions of clients that do not wait until theirs are in force
-RETURN_S: Final = 0.5  # for others to find a manager that was started again
-CHUNK: Final = 100  # publications that were held and leave at once
-CHUNK_PAUSE_S: Final = 0.002  # between them: no bound of ZeroMQ's on the way is to be reached
-WARNING_INTERVAL_S: Final = 5.0  # between two lines about a manager that does not answer
-MAX_ROUTES: Final = 4096  # identifiers that are remembered
+BARRIER_RETRY_DELAY_S: Final = 5.0  # after a router has not forwarded a subscription
+RELEASE_DELAY_S: Final = 0.02  # for clients that report ready before their subscriptions are in force
+RESTART_RELEASE_DELAY_S: Final = 0.5  # for other clients to find a restarted manager
+SEND_BATCH_PUBLICATIONS: Final = 100  # of those that were held
+SEND_BATCH_DELAY_S: Final = 0.002  # between two such batches, below the high-water marks on the way
+WARNING_INTERVAL_S: Final = 5.0  # between two log lines about a manager that does not answer
 
 _Subscription = TypeVar("_Subscription")
 
 
 def check_callback(callback: Callable[[Any], object]) -> None:
-    """Raises `UsageError` for a callback that cannot be called, or of which a call does nothing."""
+    """Raises `UsageError` for a callback that cannot be called, or whose call would do nothing."""
     if not callable(callback):
         raise UsageError(f"callback={callback!r}: cannot be called")
     for called in callback, type(callback).__call__:
@@ -93,18 +92,18 @@ def check_callback(callback: Callable[[Any], object]) -> None:
         raise UsageError(f"callback={getattr(callback, '__name__', repr(callback))}: is a {kind}: {use}")
 
 
-#: The first bytes of a publication to a group, and the encoder of its payload.
+#: The head of a publication and the encoder of its payload.
 Route = tuple[bytes, Callable[[Any], bytes]]
 
 
 class ConnectionLossMonitor:
-    """A monitor of both sockets that wakes the portal when a connection has ended."""
+    """Wakes the portal when a connection of its sockets ends."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
 
     def put(self, event: Event) -> None:
-        """Takes an event in; never waits."""
+        """Handles an event; never waits."""
         if event.kind in (EventKind.DISCONNECTED, EventKind.MONITOR_STOPPED):
             self._wake()
 
@@ -119,7 +118,7 @@ class PortalSubscriptionBase:
 
     @property
     def dropped(self) -> int:
-        """Messages that were not taken in time, so that they were dropped."""
+        """The number of messages that were dropped, because they were not read in time."""
         return 0 if self._inbox is None else int(self._inbox.dropped)
 
     def _no_message(self, timeout: float | None) -> OmqError:
@@ -131,7 +130,7 @@ class PortalSubscriptionBase:
         return ReceiveTimeout(f"no message within {timeout} s")
 
     def close(self) -> None:
-        """Ends it. Idempotent."""
+        """Ends the subscription. Idempotent."""
         self._portal._remove(self._handler)
 
     def __enter__(self) -> Self:
@@ -146,7 +145,7 @@ class PortalSubscriptionBase:
 class PortalBase(Generic[_Subscription]):
     """A client of a Goby bus; see `omq.goby.Portal`."""
 
-    _sockets: ClassVar[Any]  # the twin's module of sockets
+    _socket_module: ClassVar[Any]  # the twin's module of sockets
     _inbox_type: ClassVar[type[Inbox]]
     _subscription_type: ClassVar[Any]
 
@@ -154,11 +153,11 @@ class PortalBase(Generic[_Subscription]):
         self,
         name: str,
         *,
-        platform: str = PLATFORM,
+        platform: str = DEFAULT_PLATFORM,
         transport: str = "ipc",
         socket_name: str | os.PathLike[str] | None = None,
         address: str = "127.0.0.1",
-        port: int = PORT,
+        port: int = DEFAULT_PORT,
         manager_timeout: float = 5.0,
         buffer: int | None = None,
         schemes: Iterable[Scheme] = (),
@@ -186,37 +185,37 @@ class PortalBase(Generic[_Subscription]):
         self._schemes = Schemes(schemes)
         self._routes: dict[tuple[str | int, type, type, int], Route] = {}
         self._dispatcher = PublicationDispatcher()
-        self._outbox = Outbox(MAX_PUBLICATIONS if buffer is None else buffer)
+        self._outbox = Outbox(MAX_HELD_PUBLICATIONS if buffer is None else buffer)
         self._context = context
         self._options: dict[str, Any] = {"reconnect_interval": RECONNECT_INTERVAL_S}
         if transport == "tcp":
             # A host that has lost its power sends nothing, and a portal that only listens would wait for ever.
             self._options |= {"ipv6": True, "heartbeat_interval": HEARTBEAT_INTERVAL_S}
-        self._changing = threading.RLock()  # the subscriptions and connections of the sockets, and `_closed`
+        self._socket_lock = threading.RLock()  # guards the sockets' subscriptions and connections, and `_closed`
         self._closed = False
-        self._ends = False  # it is being closed: nothing more is kept
-        self._calls = self._inbox_type(HWM, shared=True)  # the messages of callbacks
+        self._is_closing = False  # nothing more is kept
+        self._callback_inbox = self._inbox_type(DEFAULT_HWM, shared=True)  # the messages of callbacks
 
-        self._at: Sockets | None = None  # where the sockets are connected
+        self._router: Sockets | None = None  # the sockets that the portal is connected to
         self._pub: Any
         self._sub: Any
-        self._losses: ConnectionLossMonitor
-        self._asking: set[Any] = set()  # sockets that ask the manager
-        self._answers: Any = None  # the socket that reads the manager's answers
-        self._answers_number = 0  # the ordinal of that socket
-        self._answered_at = 0.0
+        self._loss_monitor: ConnectionLossMonitor
+        self._requesting: set[Any] = set()  # sockets of requests to the manager
+        self._answer_socket: Any = None  # receives the manager's answers
+        self._answer_socket_number = 0  # the ordinal of that socket
+        self._last_answer_at = 0.0
 
-        self._news = False  # something has changed that `_wait_news` waits for
+        self._woken = False  # ends `_wait_woken`
         self._ready = False
         self._hold = True
-        self._prompted = False  # the manager has released another client
+        self._other_released = False  # the manager has released another client: ask at once
         self._released = False
-        self._rounds = 0  # how often all has left that had waited when it was let go
-        self._barriers = 0
-        self._no_barrier_until = float("-inf")  # the router does not pass subscriptions on
+        self._release_count = 0  # how often all that waited at a release was sent
+        self._barrier_count = 0
+        self._no_barrier_until = float("-inf")  # until then the router does not forward subscriptions
         self._set_up()
 
-    # ------------------------------------------------------------------ the twin's
+    # ------------------------------------------------------------------ hooks of the twins
 
     def _set_up(self) -> None:
         """Finishes the construction."""
@@ -226,38 +225,38 @@ class PortalBase(Generic[_Subscription]):
         """Raises `StateError` where the portal cannot be used: in a forked child, or another event loop."""
         raise NotImplementedError
 
-    async def _begin(self) -> None:
-        """Begins a call that waits: checks as `_check_usable`, and connects where that was left to it."""
+    async def _ensure_started(self) -> None:
+        """Checks as `_check_usable` before a call that waits, and connects if the portal is not connected."""
         raise NotImplementedError
 
-    def _was_called(self, handler: Handler | None = None) -> None:
-        """Begins the work in the background that a call has asked for which does not wait."""
+    def _start_background(self, handler: Handler | None = None) -> None:
+        """Starts the background work of a call that does not wait."""
 
-    async def _got(self, found: Any) -> Any:
-        """Returns the result of a call on a socket or an inbox."""
+    async def _result(self, call: Any) -> Any:
+        """Returns the result of a call on a socket or an inbox, once it is complete."""
         raise NotImplementedError
 
-    async def _await(self, true: Callable[[], bool], timeout: float | None) -> bool:
-        """Waits until something is true, or the portal is closed; returns whether that is so in time."""
+    async def _wait_until(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+        """Waits until a condition is true or the portal is closed; returns whether that was in time."""
         raise NotImplementedError
 
     def _notify(self) -> None:
-        """Has all calls of `_await` look again."""
+        """Has all calls of `_wait_until` check their conditions again."""
         raise NotImplementedError
 
-    def _begin_reading(self, answers: Any, number: int) -> None:
-        """Begins `_read_answers` in the background."""
+    def _start_answer_reader(self, socket: Any, number: int) -> None:
+        """Starts `_read_answers` in the background."""
         raise NotImplementedError
 
-    async def _end_reading(self) -> None:
-        """Waits until that has come to its end, after its socket was closed."""
+    async def _join_answer_reader(self) -> None:
+        """Waits until the reader has ended, after its socket was closed."""
         raise NotImplementedError
 
     def close(self) -> Any:
-        """Ends."""
+        """Closes the portal."""
         raise NotImplementedError
 
-    # ------------------------------------------------------------------ what it is
+    # ------------------------------------------------------------------ state
 
     @property
     def name(self) -> str:
@@ -266,34 +265,34 @@ class PortalBase(Generic[_Subscription]):
 
     @property
     def released(self) -> bool:
-        """Returns whether publications leave; else they wait for the hold's release."""
+        """Returns whether publications are sent; before the release of the hold they wait."""
         return self._released
 
     @property
     def waiting(self) -> int:
-        """Publications that wait for the release, or until what was subscribed to before them is in force."""
+        """The number of publications that wait for the release, or until earlier subscriptions are in force."""
         return len(self._outbox)
 
     @property
     def malformed(self) -> int:
-        """Publications that have come and could not be read: they are logged and passed over."""
-        return self._dispatcher.malformations.count
+        """The number of received publications that could not be parsed: they are logged and skipped."""
+        return self._dispatcher.parse_errors.count
 
     @property
     def closed(self) -> bool:
-        """Returns whether it is closed."""
+        """Returns whether the portal is closed."""
         return self._closed
 
     def __repr__(self) -> str:
-        return f"<{type(self).__module__}.Portal {self._name} at {self._bus.manager}>"
+        return f"<{type(self).__module__}.Portal {self._name} at {self._bus.manager_endpoint}>"
 
     @property
     def _recv_hwm(self) -> int:
-        """Publications that may wait for an iterator."""
-        return HWM if self._at is None else self._at.recv_hwm
+        """The number of publications that may wait for an iterator."""
+        return DEFAULT_HWM if self._router is None else self._router.recv_hwm
 
     def _check_process(self) -> None:
-        """Raises `StateError` in a forked child, where no thread of the portal runs, and locks may be held for ever."""
+        """Raises `StateError` in a forked child: no thread of the portal runs there, and locks may be held for ever."""
         if os.getpid() != self._pid:
             raise StateError(f"the portal {self._name} belongs to process {self._pid}: make another one after a fork")
 
@@ -319,16 +318,16 @@ class PortalBase(Generic[_Subscription]):
 
         Args:
             group: The group, not empty, without `/` and NUL.
-            type: A protobuf class, `str`, `dict`, `bytes`, or what a scheme of one's own handles.
-            callback: Called with each message, in a thread of the portal's; `None`: iterate over what is returned.
-            scheme: A marshalling scheme's name or number; `None`: what fits the type. `bytes` need it.
-            type_name: What the type is called; `None`: as its scheme names it. `bytes` need it.
+            type: A protobuf class, `str`, `dict`, `bytes`, or a type that a custom scheme handles.
+            callback: Called with each message, in a thread of the portal; `None`: iterate over the subscription.
+            scheme: The name or number of a marshalling scheme; `None`: the one of the type. `bytes` need it.
+            type_name: The type's name on the wire; `None`: the scheme names it. `bytes` need it.
 
         Returns:
             An iterator of the messages.
 
         Raises:
-            UsageError: The group does not fit, no scheme handles the type, or the callback does not fit.
+            UsageError: The group or the callback is not valid, or no scheme handles the type.
             ClosedError: The portal is closed.
         """
         codec = self._schemes.codec(type, scheme, type_name)
@@ -341,43 +340,43 @@ class PortalBase(Generic[_Subscription]):
         schemes: Iterable[SchemeId] | None = None,
         callback: Callable[[Any], object] | None = None,
     ) -> _Subscription:
-        """Subscribes to all that fits, except for what managers and portals exchange.
+        """Subscribes to all matching publications, except those between managers and portals.
 
         Args:
-            group: A regular expression that fits the whole of a group.
-            type: One that fits the whole of a type's name.
+            group: A regular expression that matches a whole group.
+            type: A regular expression that matches the whole name of a type.
             schemes: Names or numbers of marshalling schemes; `None`: all.
-            callback: Called with each publication, in a thread of the portal's; `None`: iterate over what is returned.
+            callback: Called with each publication, in a thread of the portal; `None`: iterate over the subscription.
 
         Returns:
             An iterator of `Received`: `group`, `scheme`, `type` and `data`, the payload.
 
         Raises:
-            UsageError: An expression is not valid, there is no such scheme, or the callback does not fit.
+            UsageError: An expression, a scheme or the callback is not valid.
             ClosedError: The portal is closed.
         """
         if isinstance(schemes, str | int):
             schemes = [schemes]
-        wire = None if schemes is None else {self._schemes.wire_of(scheme) for scheme in schemes}
+        wire = None if schemes is None else {self._schemes.wire_name(scheme) for scheme in schemes}
         return self._add(RegexHandler(group, type, wire, self._inbox_for(callback), callback))
 
     def unsubscribe(
         self, group: str | int, type: type, *, scheme: SchemeId | None = None, type_name: str | None = None
     ) -> None:
-        """Ends all of the portal's subscriptions to a type in a group, if there are any; see `subscribe`.
+        """Ends the portal's subscriptions to a type in a group; see `subscribe`.
 
         Raises:
-            UsageError: The group does not fit, or no scheme handles the type.
+            UsageError: The group is not valid, or no scheme handles the type.
         """
         codec = self._schemes.codec(type, scheme, type_name)
-        for handler in self._dispatcher.of(prefix_of(checked_group(group), codec.scheme, codec.type)):
+        for handler in self._dispatcher.handlers_of(prefix_of(checked_group(group), codec.scheme, codec.type)):
             self._remove(handler)
 
     def register(self, scheme: Scheme) -> None:
-        """Adds a marshalling scheme of one's own.
+        """Adds a custom marshalling scheme.
 
         Raises:
-            UsageError: Another one has its name or number.
+            UsageError: Another scheme has its name or number.
         """
         self._schemes.register(scheme)
         self._routes = {}
@@ -386,26 +385,26 @@ class PortalBase(Generic[_Subscription]):
         if callback is None:
             return self._inbox_type(self._recv_hwm)
         check_callback(callback)
-        return self._calls
+        return self._callback_inbox
 
     def _inboxes(self) -> set[Inbox]:
-        """All inboxes of the portal's user."""
-        return {self._calls, *(one.inbox for one in self._dispatcher.handlers)}
+        """Returns the inboxes of all subscriptions, and that of the callbacks."""
+        return {self._callback_inbox, *(handler.inbox for handler in self._dispatcher.handlers)}
 
     def _add(self, handler: Handler) -> _Subscription:
         self._check_usable()
-        with self._changing:
+        with self._socket_lock:
             self._check_open()
             prefix = self._dispatcher.add(handler)
-            if prefix is not None and self._at is not None:
+            if prefix is not None and self._router is not None:
                 self._sub.subscribe(prefix)
-                self._subscribed()
-        self._was_called(handler)
+                self._hold_publications()
+        self._start_background(handler)
         subscription: _Subscription = self._subscription_type(self, handler)
         return subscription
 
-    def _subscribed(self) -> None:
-        """Has what is published from now on wait until the last subscription is in force."""
+    def _hold_publications(self) -> None:
+        """Holds the publications from now on, until the last subscription is in force."""
         self._outbox.hold()
         if self._released:
             self._wake()
@@ -413,9 +412,9 @@ class PortalBase(Generic[_Subscription]):
     def _remove(self, handler: Handler) -> None:
         self._check_process()
         handler.ended = True
-        with self._changing:
+        with self._socket_lock:
             prefix = self._dispatcher.remove(handler)
-            if prefix is not None and self._at is not None and not self._closed:
+            if prefix is not None and self._router is not None and not self._closed:
                 with suppress(ClosedError):
                     self._sub.unsubscribe(prefix)
         if not handler.inbox.shared:
@@ -440,87 +439,87 @@ class PortalBase(Generic[_Subscription]):
         codec = self._schemes.codec(kind, scheme, type_name)
         route = head_of(checked_group(group), codec.scheme, codec.type, self._pid, thread), codec.encode
         if plain and type(group) in (str, int):
-            if len(self._routes) >= MAX_ROUTES:
+            if len(self._routes) >= MAX_CACHED_IDENTIFIERS:
                 self._routes = {}
             self._routes[group, type(group), kind, thread] = route
         return route
 
     async def _keep(self, frame: bytes) -> None:
         """Keeps a publication while the hold lasts, or sends it."""
-        await self._begin()
+        await self._ensure_started()
         while True:
-            if self._closed or self._ends:
+            if self._closed or self._is_closing:
                 raise self._closed_error()
-            rounds = self._rounds
+            released = self._release_count
             try:
                 if not self._outbox.put(frame):
-                    await self._got(self._pub.send(frame))
+                    await self._result(self._pub.send(frame))
                 return
             except OutboxOpening:
-                await self._await(lambda: not self._outbox.closing, None)
+                await self._wait_until(lambda: not self._outbox.opening, None)
             except BufferFull:
                 if not self._released:
                     raise
-                # What waits does so for a moment, since something was subscribed to.
-                await self._await(lambda: self._rounds != rounds or not self._released, None)  # noqa: B023
+                # The publications wait only until a new subscription is in force.
+                await self._wait_until(lambda: self._release_count != released or not self._released, None)  # noqa: B023
 
     async def _flush(self, timeout: float | None) -> None:
-        await self._begin()
+        await self._ensure_started()
         end = None if timeout is None else time.monotonic() + timeout
-        mark = self._outbox.kept
-        if not await self._await(lambda: self._outbox.left >= mark or not self._rounds, timeout):
-            raise self._not_left(timeout)
-        await self._got(self._pub.flush(end and max(end - time.monotonic(), 0)))
+        kept = self._outbox.kept
+        if not await self._wait_until(lambda: self._outbox.sent >= kept or not self._release_count, timeout):
+            raise self._not_sent_error(timeout)
+        await self._result(self._pub.flush(end and max(end - time.monotonic(), 0)))
 
-    def _not_left(self, timeout: float | None) -> SendTimeout:
-        what = "what was subscribed to before them is in force" if self._released else "the router is found again"
-        count = self._outbox.kept - self._outbox.left
-        return SendTimeout(f"{count} publications have not left within {timeout:g} s: they wait until {what}")
+    def _not_sent_error(self, timeout: float | None) -> SendTimeout:
+        reason = "earlier subscriptions are in force" if self._released else "the router is found again"
+        count = self._outbox.kept - self._outbox.sent
+        return SendTimeout(f"{count} publications were not sent within {timeout:g} s: they wait until {reason}")
 
     # ------------------------------------------------------------------ the hold
 
     def ready(self) -> None:
-        """Reports to the manager that this client is ready, once all that it has subscribed to is in force.
+        """Reports to the manager that this client is ready, once all its subscriptions are in force.
 
-        A gobyd that requires it holds all publications until then.
+        A gobyd that requires this client holds all publications until then.
         """
         self._check_process()
         self._ready = True
         self._wake()
-        self._was_called()
+        self._start_background()
 
     async def _wait_released(self, timeout: float | None) -> None:
-        await self._begin()
-        if not await self._await(lambda: self._released, timeout):
+        await self._ensure_started()
+        if not await self._wait_until(lambda: self._released, timeout):
             missing = await self._missing(MISSING_TIMEOUT_S)
             names = f": it waits for {', '.join(missing)}" if missing else ""
-            raise Timeout(f"{self._bus.manager}: the hold was not released within {timeout:g} s{names}")
+            raise Timeout(f"{self._bus.manager_endpoint}: the hold was not released within {timeout:g} s{names}")
         self._check_open()
 
     async def _missing(self, timeout: float) -> list[str]:
         self._check_process()
-        reply = await self._ask(ask_missing(self._name, self._pid), timeout)
+        reply = await self._request(missing_request(self._name, self._pid), timeout)
         try:
             response = ManagerResponse() if reply is None else read_message(ManagerResponse, reply)
         except Malformed:
             return []
         return list(response.missing_client) if response.request == PROVIDE_MISSING_CLIENTS else []
 
-    # ------------------------------------------------------------------ its end
+    # ------------------------------------------------------------------ closing
 
     async def _drain(self, timeout: float) -> None:
-        """Keeps nothing more, and gives what was kept a moment to leave."""
-        self._ends = True
-        mark = self._outbox.kept
-        await self._await(lambda: self._outbox.left >= mark, timeout)
+        """Keeps nothing more, and waits until the kept publications are sent."""
+        self._is_closing = True
+        kept = self._outbox.kept
+        await self._wait_until(lambda: self._outbox.sent >= kept, timeout)
 
     def _warn_dropped(self) -> None:
         if self._outbox:
             log.warning("%s: %d publications that were held are dropped", self._name, len(self._outbox))
 
     def _end(self) -> bool:
-        """Ends all calls; returns whether the portal was open."""
-        with self._changing:
+        """Marks the portal as closed, and ends all calls; returns whether it was open."""
+        with self._socket_lock:
             if self._closed:
                 return False
             self._closed = True
@@ -532,341 +531,354 @@ class PortalBase(Generic[_Subscription]):
         return True
 
     def _open_sockets(self) -> list[Any]:
-        found = *self._asking, self._answers, getattr(self, "_sub", None), getattr(self, "_pub", None)
-        return [socket for socket in found if socket is not None]
+        sockets = *self._requesting, self._answer_socket, getattr(self, "_sub", None), getattr(self, "_pub", None)
+        return [socket for socket in sockets if socket is not None]
 
-    # ------------------------------------------------------------------ its life
+    # ------------------------------------------------------------------ lifecycle
 
     def _wake(self) -> None:
-        """Ends `_wait_news`, also one that begins later."""
-        self._news = True
+        """Ends `_wait_woken`, or else its next call."""
+        self._woken = True
         self._notify()
 
-    async def _wait_news(self, timeout: float) -> None:
-        await self._await(lambda: self._news, timeout)
-        self._news = False
+    async def _wait_woken(self, timeout: float) -> None:
+        await self._wait_until(lambda: self._woken, timeout)
+        self._woken = False
         self._check_open()
 
     async def _pause(self, seconds: float) -> None:
-        await self._await(lambda: False, seconds)
+        await self._wait_until(lambda: False, seconds)
         self._check_open()
 
-    async def _find(self) -> None:
+    async def _find_manager(self) -> None:
         """Finds the manager for the first time.
 
         Raises:
-            ConnectError: It does not answer in time, or not as a manager does.
+            ConnectError: It does not answer in time, or the answer is not valid.
         """
-        manager = self._bus.manager
-        reply = await self._ask(ask_sockets(self._name, self._pid), self._manager_timeout)
+        manager = self._bus.manager_endpoint
+        reply = await self._request(sockets_request(self._name, self._pid), self._manager_timeout)
         if reply is None:
             raise self._not_found(f"no manager (gobyd) has answered at {manager} within {self._manager_timeout:g} s")
         try:
-            at = read_sockets(reply, self._bus)
+            router = read_sockets(reply, self._bus)
         except Malformed as fault:
             raise self._not_found(f"the process that answers at {manager} is not a manager: {fault}") from None
-        self._connect(at)
+        self._connect(router)
 
     def _not_found(self, reason: str) -> ConnectError:
         name, value = self._bus.argument
         return ConnectError(f"{name}={value!r}: {reason}").about(name)
 
     async def _run(self) -> None:
-        """Lives until the portal is closed."""
+        """Runs the lifecycle until the portal is closed."""
         try:
-            await self._live()
+            await self._run_lifecycle()
         except ClosedError:
             pass
         except Exception:
             log.exception("%s: the portal has failed", self._name)
-            await self._got(self.close())
+            await self._result(self.close())
 
-    async def _live(self) -> None:
-        """Waits for the release, publishes what was held, and begins again whenever the router is lost."""
-        settle = SETTLE_S
+    async def _run_lifecycle(self) -> None:
+        """Waits for the release, publishes what was held, and starts over whenever the router is lost."""
+        delay = RELEASE_DELAY_S
         while True:
-            at = await self._wait_for_release(settle)
-            while await self._open(at) and not await self._lose(at):
+            connections = await self._wait_for_release(delay)
+            while await self._open_outbox(connections) and not await self._wait_lost(connections):
                 pass
             self._outbox.hold()
             self._hold = True
             self._released = False
-            log.info("%s: the router at %s is lost: publications wait", self._name, self._bus.manager)
+            log.info("%s: the router at %s is lost: publications wait", self._name, self._bus.manager_endpoint)
             self._notify()
-            await self._find_again()
-            settle = RETURN_S
+            await self._find_manager_again()
+            delay = RESTART_RELEASE_DELAY_S
 
-    async def _wait_for_release(self, settle: float) -> object:
-        """Asks until the hold is released, and gives subscriptions of others a moment.
+    async def _wait_for_release(self, delay: float) -> object:
+        """Asks the manager until the hold is released, and waits a delay for the subscriptions of others.
+
+        Args:
+            delay: The delay, in seconds, if no connection was lost meanwhile.
 
         Returns:
-            The connections by which the release was received: it is that of the router at their ends.
+            The connections to the router that was released.
         """
-        first = at = None
-        reported = False  # a portal that was ready
-        self._answered_at = prompted = time.monotonic()
+        first = connections = None
+        reported = False  # whether the barrier before the report of readiness has passed
+        self._last_answer_at = requested_early_at = time.monotonic()
         while self._hold:
             ready = self._ready
-            if at is None or self._where() != at:
+            if connections is None or self._connections() != connections:
                 reported = ready
-                at = await self._listen()
-                first = first or at
-                if at is not None:
-                    self._answered_at = time.monotonic()
+                connections = await self._reopen_answers()
+                first = first or connections
+                if connections is not None:
+                    self._last_answer_at = time.monotonic()
             if ready and not reported:
                 await self._barrier()
                 reported = True
-            await self._transmit([ask_hold(self._name, self._pid, threading.get_ident(), ready)])
-            end = time.monotonic() + HOLD_INTERVAL_S
-            while self._hold and self._ready == ready and (left := end - time.monotonic()) > 0:
-                await self._wait_news(left)
-                if self._prompted and time.monotonic() - prompted >= PROMPT_INTERVAL_S:
-                    self._prompted, prompted = False, time.monotonic()
+            await self._transmit([hold_request(self._name, self._pid, threading.get_ident(), ready)])
+            end = time.monotonic() + HOLD_REQUEST_INTERVAL_S
+            while self._hold and self._ready == ready and (remaining := end - time.monotonic()) > 0:
+                await self._wait_woken(remaining)
+                if self._other_released and time.monotonic() - requested_early_at >= MIN_HOLD_REQUEST_INTERVAL_S:
+                    self._other_released, requested_early_at = False, time.monotonic()
                     break
-            if self._hold and time.monotonic() - self._answered_at > MANAGER_IDLE_TIMEOUT_S:
-                await self._find_again()
-                self._answered_at = time.monotonic()
-            if not self._hold and (at is None or self._where() != at):
-                self._hold = True  # the manager that has released it may be gone
-        await self._end_answers()
-        await self._pause(settle if at == first else RETURN_S)
-        return at
+            if self._hold and time.monotonic() - self._last_answer_at > MANAGER_IDLE_TIMEOUT_S:
+                await self._find_manager_again()
+                self._last_answer_at = time.monotonic()
+            if not self._hold and (connections is None or self._connections() != connections):
+                self._hold = True  # the manager that sent the release may be gone
+        await self._close_answer_socket()
+        await self._pause(delay if connections == first else RESTART_RELEASE_DELAY_S)
+        return connections
 
-    async def _listen(self) -> object:
-        """Reads the manager's answers from a new connection: one of a gobyd that is gone does not count for the next.
-
-        Nor do the answers wait after other publications, for callbacks that take long.
+    async def _reopen_answers(self) -> object:
+        """Receives the manager's answers by a new connection, so that an earlier gobyd's answers do not count.
 
         Returns:
-            The connections by which the router is reached. Those of the answers came after them.
+            The connections to the router. That of the answers was made after them.
         """
         await self._barrier()
-        at = self._where()
-        await self._open_answers()
+        connections = self._connections()
+        await self._open_answer_socket()
         self._hold = True
         await self._barrier(by_answers=True)
-        return at
+        return connections
 
-    async def _open(self, at: object) -> bool:
-        """Publishes what waits, once all is in force that was subscribed to before, until nothing waits.
+    async def _open_outbox(self, connections: object) -> bool:
+        """Publishes what waits, once all earlier subscriptions are in force, until nothing waits.
 
         Args:
-            at: The connections by which the release was received. By others nothing leaves: it may be another router.
+            connections: The connections by which the release was received. Others may lead to another router, so
+                nothing is sent by them.
 
         Returns:
-            Whether they are still there.
+            Whether the connections are still there.
         """
         while not self._outbox.open:
-            mark = self._outbox.let_go()
-            if not await self._barrier() and self._where() == at:
-                log.warning("%s: the router passes no subscriptions on: what is published now may be lost", self._name)
-                self._no_barrier_until = time.monotonic() + NO_BARRIER_S
-            while self._where() == at:
-                frames = self._outbox.take(CHUNK)
-                if self._outbox.left >= mark:
+            kept = self._outbox.release()
+            if not await self._barrier() and self._connections() == connections:
+                log.warning("%s: the router does not forward subscriptions: publications may be lost", self._name)
+                self._no_barrier_until = time.monotonic() + BARRIER_RETRY_DELAY_S
+            while self._connections() == connections:
+                frames = self._outbox.take(SEND_BATCH_PUBLICATIONS)
+                if self._outbox.sent >= kept:
                     self._released = True
-                    self._rounds += 1
+                    self._release_count += 1
                     self._notify()
                 if not frames:
                     break
-                left = await self._transmit(frames)
-                while not left and self._where() == at:
-                    # The router stalls: with more the publisher would reach its bound, and drop.
+                sent = await self._transmit(frames)
+                while not sent and self._connections() == connections:
+                    # The router stalls: with more, the publisher would drop at its high-water mark.
                     self._outbox.stall()
                     self._notify()
-                    left = await self._transmit([])
-                if len(frames) == CHUNK:
-                    await self._pause(CHUNK_PAUSE_S)
+                    sent = await self._transmit([])
+                if len(frames) == SEND_BATCH_PUBLICATIONS:
+                    await self._pause(SEND_BATCH_DELAY_S)
             else:
                 return False
         return True
 
-    async def _lose(self, at: object) -> bool:
-        """Waits until the router is no longer reached by these connections, or publications are held.
+    async def _wait_lost(self, connections: object) -> bool:
+        """Waits until one of the connections is lost, or publications are held.
 
         Returns:
             Whether the connections are lost.
         """
-        while self._where() == at:
+        while self._connections() == connections:
             if not self._outbox.open:
                 return False
-            await self._wait_news(CHECK_INTERVAL_S)
+            await self._wait_woken(CHECK_INTERVAL_S)
         return True
 
-    async def _find_again(self) -> None:
-        """Asks the manager once more: it may have been started again, and have other ports."""
+    async def _find_manager_again(self) -> None:
+        """Requests the sockets again: a restarted manager may have other ports."""
         warned = float("-inf")
         self._no_barrier_until = float("-inf")
         while True:
-            reply = await self._ask(ask_sockets(self._name, self._pid), MANAGER_IDLE_TIMEOUT_S)
+            reply = await self._request(sockets_request(self._name, self._pid), MANAGER_IDLE_TIMEOUT_S)
             try:
                 if reply is not None:
-                    at = read_sockets(reply, self._bus)
+                    router = read_sockets(reply, self._bus)
                     break
                 fault = "does not answer"
             except Malformed as malformed:
                 fault = str(malformed)
-                await self._pause(HOLD_INTERVAL_S)
+                await self._pause(HOLD_REQUEST_INTERVAL_S)
             if time.monotonic() - warned > WARNING_INTERVAL_S:
                 warned = time.monotonic()
-                log.warning("%s: the manager at %s: %s", self._name, self._bus.manager, fault)
-        if at != self._at:
-            self._connect(at)
+                log.warning("%s: the manager at %s: %s", self._name, self._bus.manager_endpoint, fault)
+        if router != self._router:
+            self._connect(router)
 
     async def _barrier(self, *, by_answers: bool = False) -> bool:
-        """Waits until all that was subscribed before is in force; see the module.
+        """Waits until all earlier subscriptions are in force; see the module.
 
         Args:
             by_answers: Subscribes by the connection of the answers.
 
         Returns:
-            Whether it is.
+            Whether they are.
         """
         if time.monotonic() < self._no_barrier_until:
             return True
-        self._barriers += 1
+        self._barrier_count += 1
         name = self._name.replace("/", "_")
-        prefix = f"/omq::goby::_word/{name}/{self._pid}/{id(self):x}/{self._barriers}/".encode()
+        prefix = f"/omq::goby::_word/{name}/{self._pid}/{id(self):x}/{self._barrier_count}/".encode()
         self._subscribe(prefix, by_answers=by_answers)
         passed = await self._wait_subscribed(prefix, BARRIER_TIMEOUT_S / 2)
         if not passed and await self._wait_subscribed(b"", 0):
-            # No proxy, but something that takes all from publishers, and passes no subscription on.
-            self._no_barrier_until, passed = time.monotonic() + NO_BARRIER_S, True
+            # Not a proxy: it subscribes to everything, and does not forward subscriptions.
+            self._no_barrier_until, passed = time.monotonic() + BARRIER_RETRY_DELAY_S, True
         passed = passed or await self._wait_subscribed(prefix, BARRIER_TIMEOUT_S / 2)
         self._subscribe(prefix, wanted=False, by_answers=by_answers)
         return passed
 
-    def _answered(self, response: ManagerResponse, number: int) -> None:
-        """Takes an answer of a manager to any client.
+    def _handle_answer(self, response: ManagerResponse, number: int) -> None:
+        """Handles an answer of the manager to any client.
 
         Args:
             response: The answer.
-            number: The ordinal of the socket that has received it; see `_listen`.
+            number: The ordinal of the socket that received it; see `_reopen_answers`.
         """
-        if response.request != PROVIDE_HOLD_STATE or number != self._answers_number:
+        if response.request != PROVIDE_HOLD_STATE or number != self._answer_socket_number:
             return
-        self._answered_at = time.monotonic()
+        self._last_answer_at = time.monotonic()
         if response.client_name == self._name and response.client_pid == self._pid:
             self._hold = response.hold
         elif not response.hold:
-            self._prompted = True  # ask at once
+            self._other_released = True
         else:
             return
         self._wake()
 
-    # ------------------------------------------------------------------ its sockets
+    # ------------------------------------------------------------------ sockets
 
-    def _connect(self, at: Sockets) -> None:
-        """Connects the sockets; where they were connected before, they disconnect."""
-        with self._changing:
+    def _connect(self, router: Sockets) -> None:
+        """Connects the sockets to a router, and disconnects them from the one before."""
+        with self._socket_lock:
             self._check_open()
-            before, self._at = self._at, at
+            before, self._router = self._router, router
             if before is None:
-                self._pub = self._sockets.PUB(self._context, linger=LINGER_S, send_hwm=at.send_hwm, **self._options)
-                self._sub = self._sockets.SUB(
-                    self._context, linger=0, recv_hwm=at.recv_hwm, subscribe=self._dispatcher.prefixes, **self._options
+                self._pub = self._socket_module.PUB(
+                    self._context, linger=LINGER_S, send_hwm=router.send_hwm, **self._options
                 )
-                self._losses = ConnectionLossMonitor(self._wake)
+                self._sub = self._socket_module.SUB(
+                    self._context,
+                    linger=0,
+                    recv_hwm=router.recv_hwm,
+                    subscribe=self._dispatcher.prefixes,
+                    **self._options,
+                )
+                self._loss_monitor = ConnectionLossMonitor(self._wake)
                 for socket in (self._pub, self._sub):
-                    socket._may_monitor().reporter.add(self._losses)
+                    socket._may_monitor().reporter.add(self._loss_monitor)
                 for inbox in self._inboxes():
-                    inbox.limit = at.recv_hwm
+                    inbox.limit = router.recv_hwm
             else:
-                self._pub.set_options(send_hwm=at.send_hwm)
-                self._sub.set_options(recv_hwm=at.recv_hwm)
+                self._pub.set_options(send_hwm=router.send_hwm)
+                self._sub.set_options(recv_hwm=router.recv_hwm)
                 self._pub.disconnect(before.publish)
                 self._sub.disconnect(before.subscribe)
-            self._pub.connect(at.publish)
-            self._sub.connect(at.subscribe)
+            self._pub.connect(router.publish)
+            self._sub.connect(router.subscribe)
 
-    def _where(self) -> object:
-        """Returns the connections by which the router is reached, others after a loss; `None` if one is missing."""
-        found = self._pub.peers, self._sub.peers
-        return tuple(peer.since for peers in found for peer in peers) if all(found) else None
+    def _connections(self) -> object:
+        """Returns a value that identifies the connections to the router; `None` if one is missing."""
+        peers_by_socket = self._pub.peers, self._sub.peers
+        return tuple(peer.since for peers in peers_by_socket for peer in peers) if all(peers_by_socket) else None
 
     def _subscribe(self, prefix: bytes, *, wanted: bool = True, by_answers: bool) -> None:
-        sub = self._sub if not by_answers or self._answers is None else self._answers
+        sub = self._sub if not by_answers or self._answer_socket is None else self._answer_socket
         (sub.subscribe if wanted else sub.unsubscribe)(prefix)
 
     async def _wait_subscribed(self, prefix: bytes, timeout: float) -> bool:
-        """Waits until the publisher has a subscription to exactly this; returns whether it came in time."""
+        """Waits until the publisher has received a subscription to a prefix; returns whether it came in time."""
         try:
-            await self._got(self._pub.wait_subscribed(prefix, timeout=timeout))
+            await self._result(self._pub.wait_subscribed(prefix, timeout=timeout))
         except Timeout:
             return False
         return True
 
     async def _transmit(self, frames: list[bytes]) -> bool:
-        """Publishes; returns whether all that was published has left in time."""
+        """Publishes frames; returns whether all that was published is sent in time."""
         for frame in frames:
-            await self._got(self._pub.send(frame))
+            await self._result(self._pub.send(frame))
         try:
-            await self._got(self._pub.flush(LINGER_S))
+            await self._result(self._pub.flush(LINGER_S))
         except Timeout:
             return False
         return True
 
-    async def _ask(self, request: bytes, timeout: float) -> bytes | None:
-        """Asks the manager; returns its reply, `None` if none comes in time."""
-        with self._changing:
+    async def _request(self, request: bytes, timeout: float) -> bytes | None:
+        """Sends a request to the manager; returns its reply, or `None` if it does not come in time."""
+        with self._socket_lock:
             self._check_open()
-            asking = self._sockets.REQ(self._context, connect=self._bus.manager, linger=0, **self._options)
-            self._asking.add(asking)
+            endpoint = self._bus.manager_endpoint
+            socket = self._socket_module.REQ(self._context, connect=endpoint, linger=0, **self._options)
+            self._requesting.add(socket)
         try:
-            await self._got(asking.send(request, timeout=timeout))
-            parts: list[bytes] = await self._got(asking.recv_multipart(timeout=timeout))
+            await self._result(socket.send(request, timeout=timeout))
+            parts: list[bytes] = await self._result(socket.recv_multipart(timeout=timeout))
             return parts[0]
         except Timeout:
             return None
         finally:
-            self._asking.discard(asking)
-            await self._got(asking.close())
+            self._requesting.discard(socket)
+            await self._result(socket.close())
 
-    async def _open_answers(self) -> None:
-        """Reads the manager's answers by a connection of their own, a new one, and no more by the one before."""
-        await self._end_answers()
-        with self._changing:
+    async def _open_answer_socket(self) -> None:
+        """Receives the manager's answers by a new connection, and closes the one before."""
+        await self._close_answer_socket()
+        with self._socket_lock:
             self._check_open()
-            assert self._at is not None
-            self._answers_number += 1
-            self._answers = self._sockets.SUB(
-                self._context, connect=self._at.subscribe, subscribe=[RESPONSES], linger=0, **self._options
+            assert self._router is not None
+            self._answer_socket_number += 1
+            self._answer_socket = self._socket_module.SUB(
+                self._context,
+                connect=self._router.subscribe,
+                subscribe=[MANAGER_RESPONSE_PREFIX],
+                linger=0,
+                **self._options,
             )
-            self._begin_reading(self._answers, self._answers_number)
+            self._start_answer_reader(self._answer_socket, self._answer_socket_number)
 
-    async def _end_answers(self) -> None:
-        if self._answers is not None:
-            await self._got(self._answers.close())
-            await self._end_reading()
-            self._answers = None
+    async def _close_answer_socket(self) -> None:
+        if self._answer_socket is not None:
+            await self._result(self._answer_socket.close())
+            await self._join_answer_reader()
+            self._answer_socket = None
 
-    async def _read(self, sub: Any, take: Callable[[list[Any]], Any]) -> None:
-        """Reads a socket until it is closed."""
+    async def _read(self, sub: Any, handle: Callable[[list[Any]], Any]) -> None:
+        """Receives from a socket until it is closed."""
         while not self._closed:
             try:
-                await take(await self._got(sub.recv_many(BATCH)))
+                await handle(await self._result(sub.recv_many(RECV_BATCH_PUBLICATIONS)))
             except ClosedError:
                 return
             except Exception:
                 log.exception("%s: reading goes on", self._name)
 
     async def _read_publications(self) -> None:
-        sort = self._dispatcher.sort
+        dispatch = self._dispatcher.dispatch
 
-        async def take(publications: list[bytes | list[bytes]]) -> None:
-            self._pub._look()  # see the module: a portal that asks has subscribed to the answer before
-            for inbox, items in sort(publications).items():
-                await self._got(inbox.put(items))
+        async def handle(publications: list[bytes | list[bytes]]) -> None:
+            self._pub._look()  # see the module: a request comes after the subscription to its reply
+            for inbox, items in dispatch(publications).items():
+                await self._result(inbox.put(items))
 
-        await self._read(self._sub, take)
+        await self._read(self._sub, handle)
 
-    async def _read_answers(self, answers: Any, number: int) -> None:
-        async def take(frames: list[bytes | list[bytes]]) -> None:
+    async def _read_answers(self, socket: Any, number: int) -> None:
+        async def handle(frames: list[bytes | list[bytes]]) -> None:
             for frame in frames:
                 try:
                     if isinstance(frame, bytes):
-                        self._answered(read_message(ManagerResponse, split_frame(frame)[1]), number)
+                        self._handle_answer(read_message(ManagerResponse, split_frame(frame)[1]), number)
                 except Malformed as fault:
-                    self._dispatcher.malformations.note(str(fault))
+                    self._dispatcher.parse_errors.note(str(fault))
 
-        await self._read(answers, take)
+        await self._read(socket, handle)

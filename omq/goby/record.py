@@ -1,8 +1,8 @@
-"""Recordings of a bus: a file of publications with the times at which they came.
+"""Recordings of a bus: files of publications with their times of arrival.
 
-The file begins with `omq-goby-log 1` and a line feed. A record follows the other: the length of the publication (32
-bits), the CRC-32 of what follows (32 bits), the time in nanoseconds since 1970 (64 bits), all little-endian, and the
-publication: its identifier, a NUL, its payload. Whatever is damaged, the records before it are good.
+The file begins with `omq-goby-log 1` and a line feed. Records follow: the length of the publication (32 bits), the
+CRC-32 of what follows (32 bits), the time in nanoseconds since 1970 (64 bits), all little-endian, and the publication:
+its identifier, a NUL, its payload. The records before damage can be read.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from omq.goby.identifier import read_identifier, split_frame
 log = logging.getLogger("omq.goby")
 
 MAGIC: Final = b"omq-goby-log 1\n"
-MAX_PUBLICATION_BYTES: Final = 1 << 30  # bytes of a publication
-_HEAD: Final = struct.Struct("<IIQ")
+MAX_PUBLICATION_BYTES: Final = 1 << 30
+_HEADER: Final = struct.Struct("<IIQ")
 _TIME: Final = struct.Struct("<Q")
 
 
 def frame_of(publication: Received) -> bytes:
-    """A publication as it was on the wire."""
+    """Returns the frame of a publication, as it was on the wire."""
     group, scheme, type, data = publication
     return f"/{group}/{scheme}/{type}/{publication.pid}/{publication.thread}/\0".encode() + data
 
 
 def publication_of(frame: bytes) -> Received:
-    """Returns what was on the wire as a publication.
+    """Returns the publication of a frame.
 
     Raises:
-        Malformed: It is not valid.
+        Malformed: The frame is not valid.
     """
     head, payload = split_frame(frame)
     return received(read_identifier(head), payload)
@@ -51,8 +51,7 @@ def publication_of(frame: bytes) -> Received:
 class Recorder:
     """Writes a recording, or continues one. Only one process may write it at a time.
 
-    Nothing after damage can be read. So the damaged rest is moved to a file next to it, `*.damaged`, before records are
-    appended.
+    Nothing after damage can be read, so everything from the damage on is first moved to a file next to it, `*.damaged`.
 
     Args:
         path: The file.
@@ -68,7 +67,7 @@ class Recorder:
         self._file: BinaryIO = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
         try:
             self._lock(path)
-            self._go_on(path)
+            self._resume(path)
         except BaseException:
             self._file.close()
             raise
@@ -79,8 +78,8 @@ class Recorder:
         except BlockingIOError:
             raise UsageError(f"{path}: another process records into it") from None
 
-    def _go_on(self, path: Path) -> None:
-        """Finds the end of what is there."""
+    def _resume(self, path: Path) -> None:
+        """Seeks to the end of the valid records, and moves the damaged rest away."""
         if not os.fstat(self._file.fileno()).st_size:
             self._file.write(MAGIC)
             self._file.flush()
@@ -88,46 +87,47 @@ class Recorder:
         with Recording(path) as before:
             for _ in before:
                 pass
-        self._file.seek(before.good)
+        self._file.seek(before.valid_bytes)
         if before.damage is not None:
-            aside = _damaged_path(path)
+            damaged_path = _unused_path(path)
             try:
-                with aside.open("xb") as file:
+                with damaged_path.open("xb") as file:
                     shutil.copyfileobj(self._file, file)
                     file.flush()
                     os.fsync(file.fileno())
             except OSError as error:
-                aside.unlink(missing_ok=True)
-                raise OSError(error.errno, f"{error.strerror}, while moving the damaged part", str(aside)) from None
-            log.warning("%s: %s: what is there from then on is in %s now", path, before.damage, aside)
-            self._file.seek(before.good)
+                damaged_path.unlink(missing_ok=True)
+                reason = f"{error.strerror}, while moving the damaged part"
+                raise OSError(error.errno, reason, str(damaged_path)) from None
+            log.warning("%s: %s: the rest was moved to %s", path, before.damage, damaged_path)
+            self._file.seek(before.valid_bytes)
         self._file.truncate()
 
     def append(self, frame: bytes, time: int) -> None:
         """Writes a publication.
 
         Args:
-            frame: As it was on the wire.
-            time: When it came: nanoseconds since 1970.
+            frame: The publication, as it was on the wire.
+            time: The time of its arrival, in nanoseconds since 1970.
         """
         stamp = _TIME.pack(time)
-        with self._naming():
-            # One write: what is killed leaves no head without its publication, unless that is larger than the buffer.
-            self._file.write(_HEAD.pack(len(frame), zlib.crc32(frame, zlib.crc32(stamp)), time) + frame)
+        with self._name_errors():
+            # One write: a killed process leaves no header without its publication, if both fit into the buffer.
+            self._file.write(_HEADER.pack(len(frame), zlib.crc32(frame, zlib.crc32(stamp)), time) + frame)
         self.count += 1
 
     def flush(self) -> None:
-        """Gives the system what was written."""
-        with self._naming():
+        """Writes the buffered records to the file."""
+        with self._name_errors():
             self._file.flush()
 
     def close(self) -> None:
-        """Ends. Idempotent."""
-        with self._naming():
+        """Closes the file. Idempotent."""
+        with self._name_errors():
             self._file.close()
 
     @contextmanager
-    def _naming(self) -> Iterator[None]:
+    def _name_errors(self) -> Iterator[None]:
         """Adds the file's path to errors."""
         try:
             yield
@@ -143,7 +143,7 @@ class Recorder:
         self.close()
 
 
-def _damaged_path(path: Path) -> Path:
+def _unused_path(path: Path) -> Path:
     """Returns an unused path for the damaged part."""
     for number in itertools.count():
         found = path.with_name(f"{path.name}.damaged" + (f".{number}" if number else ""))
@@ -160,8 +160,8 @@ class Recording:
 
     Attributes:
         path: The file.
-        damage: The damage after the last record that was read; `None` while nothing is.
-        good: How far the file is good, in bytes.
+        damage: The damage after the last record that was read; `None` if there is not any.
+        valid_bytes: The size of the records that were read, with the magic.
 
     Raises:
         UsageError: The file is not a recording.
@@ -173,32 +173,32 @@ class Recording:
         self.path = os.fspath(path)
         self.damage: str | None = None
         begin = self._file.read(len(MAGIC))
-        self.good = len(begin)
+        self.valid_bytes = len(begin)
         if begin != MAGIC:
             self._file.close()
             raise UsageError(f"{os.fspath(path)}: is not a recording of a bus")
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        while head := self._file.read(_HEAD.size):
-            if len(head) < _HEAD.size:
-                self.damage = f"at byte {self.good}: a record's head is cut short"
+        while head := self._file.read(_HEADER.size):
+            if len(head) < _HEADER.size:
+                self.damage = f"at byte {self.valid_bytes}: a record's header is cut short"
                 return
-            length, crc, time = _HEAD.unpack(head)
+            length, crc, time = _HEADER.unpack(head)
             if length > MAX_PUBLICATION_BYTES:
-                self.damage = f"at byte {self.good}: a record of {length} bytes is not valid"
+                self.damage = f"at byte {self.valid_bytes}: a record of {length} bytes is not valid"
                 return
             frame = self._file.read(length)
             if len(frame) < length:
-                self.damage = f"at byte {self.good}: a record is cut short"
+                self.damage = f"at byte {self.valid_bytes}: a record is cut short"
                 return
             if zlib.crc32(frame, zlib.crc32(head[8:])) != crc:
-                self.damage = f"at byte {self.good}: a record is damaged"
+                self.damage = f"at byte {self.valid_bytes}: a record is damaged"
                 return
-            self.good += len(head) + length
+            self.valid_bytes += len(head) + length
             yield time, frame
 
     def close(self) -> None:
-        """Ends. Idempotent."""
+        """Closes the file. Idempotent."""
         self._file.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The router: what is published at one socket goes to all that have subscribed at the other."""
+"""The router of a bus: a proxy between the socket where clients publish and the one where they subscribe."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from omq.unpatched import threading
 log = logging.getLogger("omq.goby")
 
 _NUMBERS = itertools.count(1)
-_JOIN_TIMEOUT_S: Final = 10.0  # seconds that the router's thread has to end
+_JOIN_TIMEOUT_S: Final = 10.0  # for the router's thread to end
 
 
 class BusRouter:
     """An XPUB where clients subscribe and an XSUB where they publish, with a proxy between them.
 
     Args:
-        context: Whose sockets they are.
-        bus: Where they serve; over tcp at ports that the system chooses.
-        config: Their high-water marks.
-        host: tcp: the address that they listen on; `*`: all.
-        failed: Called if it cannot go on.
+        context: The context of the sockets.
+        bus: The bus; over tcp the system chooses the ports.
+        config: The high-water marks.
+        host: tcp: the address to listen on; `*`: all.
+        on_failure: Called if the proxy fails.
 
     Attributes:
-        publish: Where clients publish.
-        subscribe: Where they subscribe.
-        inside: Where the manager does both, without leaving the process.
+        publish: The endpoint where clients publish.
+        subscribe: The endpoint where clients subscribe.
+        inproc_endpoints: The same two endpoints for the manager, in this process.
 
     Raises:
-        BindError: An endpoint cannot be listened on.
-        EndpointError: One cannot be understood.
+        BindError: An endpoint cannot be bound.
+        EndpointError: An endpoint is not valid.
     """
 
     def __init__(
@@ -46,25 +46,25 @@ class BusRouter:
         bus: Bus,
         config: InterProcessPortalConfig,
         host: str,
-        failed: Callable[[], None],
+        on_failure: Callable[[], None],
     ) -> None:
         marks: dict[str, Any] = {"send_hwm": config.send_queue_size, "recv_hwm": config.receive_queue_size}
         marks["linger"] = 0
         if bus.transport == "tcp":
             marks["ipv6"] = True
         number = next(_NUMBERS)
-        self.inside = f"inproc://goby-xsub-{number}", f"inproc://goby-xpub-{number}"
-        self._control_at = f"inproc://goby-control-{number}"
+        self.inproc_endpoints = f"inproc://goby-xsub-{number}", f"inproc://goby-xpub-{number}"
+        self._control_endpoint = f"inproc://goby-control-{number}"
         self._xsub = omq.XSUB(context, **marks)
         self._xpub = omq.XPUB(context, **marks)
-        self._control = omq.PAIR(context, bind=self._control_at, linger=0)
+        self._control = omq.PAIR(context, bind=self._control_endpoint, linger=0)
         self._thread: threading.Thread | None = None
-        self._failed = failed
+        self._on_failure = on_failure
         try:
-            for socket, inside in zip((self._xsub, self._xpub), self.inside, strict=True):
-                socket.bind(inside)
+            for socket, endpoint in zip((self._xsub, self._xpub), self.inproc_endpoints, strict=True):
+                socket.bind(endpoint)
             self.publish, self.subscribe = (
-                socket.bind(f"ipc://{bus.base}.{name}" if bus.transport == "ipc" else f"tcp://{host}:*")
+                socket.bind(f"ipc://{bus.path_prefix}.{name}" if bus.transport == "ipc" else f"tcp://{host}:*")
                 for socket, name in ((self._xsub, "xsub"), (self._xpub, "xpub"))
             )
         except BaseException:
@@ -73,12 +73,12 @@ class BusRouter:
         self._context = context
 
     def start(self) -> None:
-        """Begins to carry messages."""
+        """Starts to forward messages."""
         self._thread = threading.Thread(target=self._run, name="omq goby router", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Ends. Idempotent."""
+        """Stops forwarding, and closes the sockets. Idempotent."""
         if self._thread is not None and not self._control.closed:
             with suppress(OmqError):
                 self._control.send(b"TERMINATE", timeout=0)
@@ -89,14 +89,14 @@ class BusRouter:
             self._thread.join(_JOIN_TIMEOUT_S)
 
     def _run(self) -> None:
-        with omq.PAIR(self._context, connect=self._control_at, linger=0) as control:
+        with omq.PAIR(self._context, connect=self._control_endpoint, linger=0) as control:
             try:
                 omq.proxy(self._xpub, self._xsub, control=control)
             except ClosedError:
                 pass
             except Exception:
                 log.exception("the router has failed")
-                self._failed()
+                self._on_failure()
 
 
 def socket_message(kind: int, endpoint: str, config: InterProcessPortalConfig) -> Socket:

@@ -1,11 +1,12 @@
-"""Marshalling schemes: how a message becomes a payload, and what its type is called on the wire."""
+"""Marshalling schemes: the encoding of messages as payloads, and the names of their types on the wire."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError, EncodeError
 from google.protobuf.message import Message as ProtobufMessage
@@ -15,7 +16,7 @@ from omq.goby.errors import Malformed
 from omq.goby.identifier import checked_type, shown
 from omq.serving.extras import missing_extra
 
-#: The schemes that have a name on the wire (`goby::middleware::MarshallingScheme`); all others are their number.
+#: The schemes with a name on the wire (`goby::middleware::MarshallingScheme`); others have their number there.
 NUMBERS: Final = {"CSTR": 0, "PROTOBUF": 1, "DCCL": 2, "CXX_OBJECT": 5, "MAVLINK": 6, "JSON": 7}
 _NAMES: Final = {number: name for name, number in NUMBERS.items()}
 
@@ -25,18 +26,18 @@ _Message = TypeVar("_Message", bound=ProtobufMessage)
 
 @dataclass(frozen=True)
 class Scheme:
-    """A marshalling scheme of one's own.
+    """A custom marshalling scheme.
 
     Args:
-        number: Its number, which stands on the wire unless Goby has a name for it.
-        name: What this program calls it.
-        handles: Whether it can marshal a type.
-        encode: Makes the payload of a message.
-        decode: Makes a message of a type out of a payload; any error means that it cannot.
-        type_name: What a type is called on the wire; `None`: its `__name__`.
+        number: Its number, which is on the wire unless Goby has a name for it.
+        name: Its name in this program.
+        handles: Returns whether it can marshal a type.
+        encode: Encodes a message as a payload.
+        decode: Decodes a payload as a message of a type; any exception means that the payload does not parse.
+        type_name: Returns the name of a type on the wire; `None`: its `__name__`.
 
     Raises:
-        UsageError: The number or the name does not fit.
+        UsageError: The number or the name is not valid.
     """
 
     number: int
@@ -73,36 +74,32 @@ def _encode_protobuf(message: ProtobufMessage) -> bytes:
         raise UsageError(str(error)) from None
 
 
-def parsed(kind: type[_Message], payload: bytes) -> _Message:
-    """A protobuf message out of its bytes.
+def parse_protobuf(kind: type[_Message], payload: bytes) -> _Message:
+    """Parses a protobuf message.
 
     Raises:
-        Malformed: They do not parse, or a required field is missing.
+        Malformed: The payload does not parse, or a required field is missing.
     """
     try:
         message = kind.FromString(payload)
     except DecodeError as error:
-        raise Malformed(f"no {kind.DESCRIPTOR.full_name}: {error}: {shown(payload)}") from None
+        raise Malformed(f"not a valid {kind.DESCRIPTOR.full_name}: {error}: {shown(payload)}") from None
     if not message.IsInitialized():
-        raise Malformed(f"no {kind.DESCRIPTOR.full_name}: a required field is missing: {shown(payload)}")
+        raise Malformed(f"not a valid {kind.DESCRIPTOR.full_name}: a required field is missing: {shown(payload)}")
     return message
 
 
 def _bson() -> Any:
-    """pymongo's module, which only JSON messages need.
+    """Returns pymongo's module, which only JSON messages need.
 
     Raises:
-        ImportError: It is not there, or another package's module of that name is.
+        ImportError: It is missing, or the module of that name is another package's.
     """
-    try:
+    with suppress(ImportError):
         import bson
 
-        return bson if hasattr(bson, "encode") else _no_bson()
-    except ImportError:
-        return _no_bson()
-
-
-def _no_bson() -> NoReturn:
+        if hasattr(bson, "encode"):
+            return bson
     raise missing_extra("the JSON scheme", ImportError(name="bson"), "goby")
 
 
@@ -111,7 +108,7 @@ def _encode_json(message: dict[str, Any]) -> bytes:
     try:
         return bytes(bson.encode(message))
     except RecursionError:
-        raise UsageError("a message cannot be encoded in BSON: it is nested too deep, or holds itself") from None
+        raise UsageError("a message cannot be encoded in BSON: it is nested too deep, or contains itself") from None
     except (bson.errors.BSONError, OverflowError, ValueError) as error:
         raise UsageError(f"a message cannot be encoded in BSON: {error}") from None
 
@@ -119,14 +116,14 @@ def _encode_json(message: dict[str, Any]) -> bytes:
 def _decode_json(kind: type, payload: bytes) -> dict[str, Any]:
     bson = _bson()
     try:
-        found: dict[str, Any] = bson.decode(payload)
-        return found
+        message: dict[str, Any] = bson.decode(payload)
+        return message
     except bson.errors.BSONError as error:
         raise Malformed(str(error)) from None
 
 
-def _decode_own(scheme: Scheme, kind: type, payload: bytes) -> Any:
-    """Decodes with the user's function; any error means that the payload does not parse."""
+def _decode_custom(scheme: Scheme, kind: type, payload: bytes) -> Any:
+    """Decodes with the function of a custom scheme; any exception means that the payload does not parse."""
     try:
         return scheme.decode(kind, payload)
     except ValueError:
@@ -137,7 +134,7 @@ def _decode_own(scheme: Scheme, kind: type, payload: bytes) -> Any:
 
 _BUILT_IN: Final = (
     Scheme(
-        *(1, "PROTOBUF", lambda kind: issubclass(kind, ProtobufMessage), _encode_protobuf, parsed),
+        *(1, "PROTOBUF", lambda kind: issubclass(kind, ProtobufMessage), _encode_protobuf, parse_protobuf),
         lambda kind: str(kind.DESCRIPTOR.full_name),
     ),
     Scheme(
@@ -156,10 +153,10 @@ class Codec:
     """The codec of messages of one Python type.
 
     Attributes:
-        scheme: What the scheme is called on the wire.
-        type: What the type is called there.
-        encode: Makes a payload of a message.
-        decode: Makes a message of a payload; raises `ValueError` if it cannot.
+        scheme: The scheme's name on the wire.
+        type: The type's name on the wire.
+        encode: Encodes a message as a payload.
+        decode: Decodes a payload; raises `ValueError` if it does not parse.
     """
 
     scheme: str
@@ -169,81 +166,81 @@ class Codec:
 
 
 class Schemes:
-    """The schemes that a portal knows: Goby's that Python can marshal, and one's own, which come first.
+    """The schemes of a portal: the custom ones, which come first, and Goby's that Python can marshal.
 
     Args:
-        own: One's own.
+        custom: The custom schemes.
     """
 
-    def __init__(self, own: Iterable[Scheme] = ()) -> None:
-        self._own: list[Scheme] = []
-        for scheme in own:
+    def __init__(self, custom: Iterable[Scheme] = ()) -> None:
+        self._custom: list[Scheme] = []
+        for scheme in custom:
             self.register(scheme)
 
     def register(self, scheme: Scheme) -> None:
-        """Adds one.
+        """Adds a custom scheme.
 
         Raises:
-            UsageError: Another one has its name or its number.
+            UsageError: Another scheme has its name or its number.
             TypeError: It is not a `Scheme`.
         """
         if not isinstance(scheme, Scheme):
             raise TypeError(f"a scheme must be an omq.goby.Scheme, not {type(scheme).__name__}")
-        for other in self._own:
+        for other in self._custom:
             if other.number == scheme.number or other.name == scheme.name:
-                raise UsageError(f"scheme {scheme.name} ({scheme.number}): {other.name} ({other.number}) is there")
+                raise UsageError(f"scheme {scheme.name} ({scheme.number}): {other.name} ({other.number}) is registered")
         if NUMBERS.get(scheme.name, scheme.number) != scheme.number:
-            raise UsageError(f"scheme {scheme.name} ({scheme.number}): Goby calls {NUMBERS[scheme.name]} so")
-        self._own.append(scheme)
+            raise UsageError(f"scheme {scheme.name} ({scheme.number}): Goby has this name for {NUMBERS[scheme.name]}")
+        self._custom.append(scheme)
 
-    def wire_of(self, scheme: SchemeId) -> str:
+    def wire_name(self, scheme: SchemeId) -> str:
         """Returns the name of a scheme on the wire.
 
         Args:
             scheme: Its name or its number.
 
         Raises:
-            UsageError: No scheme has this name, or the number does not fit.
+            UsageError: No scheme has this name, or the number is not valid.
         """
         if isinstance(scheme, int) and not isinstance(scheme, bool) and 0 <= scheme < 2**31:
             return _NAMES.get(scheme, str(scheme))
         if isinstance(scheme, str):
-            for one in self._own:
-                if one.name == scheme:
-                    return one.wire
+            for custom in self._custom:
+                if custom.name == scheme:
+                    return custom.wire
             if scheme in NUMBERS:
                 return scheme
             if scheme.isascii() and scheme.isdigit() and int(scheme) < 2**31:
                 return _NAMES.get(int(scheme), str(int(scheme)))
-        known = ", ".join([*NUMBERS, *(one.name for one in self._own)])
+        known = ", ".join([*NUMBERS, *(custom.name for custom in self._custom)])
         raise UsageError(f"scheme={scheme!r}: must be a number from 0 to 2147483647, or one of {known}")
 
     def codec(self, kind: type, scheme: SchemeId | None = None, type_name: str | None = None) -> Codec:
         """Returns the codec of a type's messages.
 
         Args:
-            kind: A protobuf class, `str`, `dict`, `bytes`, or a type that a scheme of one's own handles.
-            scheme: A scheme's name or number; `None`: the first one that handles the type.
-            type_name: What the type is called on the wire; `None`: as the scheme names it.
+            kind: A protobuf class, `str`, `dict`, `bytes`, or a type that a custom scheme handles.
+            scheme: A scheme's name or number; `None`: the first scheme that handles the type.
+            type_name: The type's name on the wire; `None`: the scheme names it.
 
         Raises:
-            UsageError: No scheme handles the type; or it is `bytes`, and the scheme or the name is missing.
+            UsageError: No scheme handles the type, or it is `bytes` and the scheme or the name is missing.
             TypeError: *kind* is not a type.
-            ImportError: JSON is meant, and pymongo is not installed.
+            ImportError: The scheme is JSON, and pymongo is not installed.
         """
         if not isinstance(kind, type):
             raise TypeError(f"type={kind!r}: must be a protobuf class, str, dict or bytes")
         if issubclass(kind, bytes | bytearray | memoryview):
             if scheme is None or type_name is None:
                 raise UsageError("bytes need scheme= and type_name=: they do not name their type")
-            return Codec(self.wire_of(scheme), checked_type(type_name), bytes, bytes)
-        wire = None if scheme is None else self.wire_of(scheme)
-        for one in (*self._own, *_BUILT_IN):
-            if wire in (None, one.wire) and one.handles(kind):
-                name = one.type_of(kind) if type_name is None else checked_type(type_name)
-                if one.encode is _encode_json:
+            return Codec(self.wire_name(scheme), checked_type(type_name), bytes, bytes)
+        wire = None if scheme is None else self.wire_name(scheme)
+        for found in (*self._custom, *_BUILT_IN):
+            if wire in (None, found.wire) and found.handles(kind):
+                name = found.type_of(kind) if type_name is None else checked_type(type_name)
+                if found.encode is _encode_json:
                     _bson()  # report a missing pymongo now
-                decode = one.decode if one in _BUILT_IN else partial(_decode_own, one)
-                return Codec(one.wire, name, one.encode, partial(decode, kind))
+                decode = found.decode if found in _BUILT_IN else partial(_decode_custom, found)
+                return Codec(found.wire, name, found.encode, partial(decode, kind))
         which = "no scheme handles" if wire is None else f"scheme {wire} does not handle"
-        raise UsageError(f"{which} {kind.__qualname__}: register one, or give bytes with scheme= and type_name=")
+        raise UsageError(f"{which} {kind.__qualname__}: register a scheme, or pass bytes with scheme= and type_name=")

@@ -18,16 +18,16 @@ from omq.goby.protobuf import (
     ManagerResponse,
     Socket,
 )
-from omq.goby.scheme import parsed
+from omq.goby.scheme import parse_protobuf
 
-PLATFORM: Final = "default_goby_platform"
-PORT: Final = 11144
-HWM: Final = 1000  # messages
-MAX_PATH: Final = 107  # bytes of a socket's path (unix(7))
+DEFAULT_PLATFORM: Final = "default_goby_platform"
+DEFAULT_PORT: Final = 11144
+DEFAULT_HWM: Final = 1000  # messages
+MAX_PATH_BYTES: Final = 107  # of a socket (unix(7))
 
-#: What the manager subscribes to, and what its clients do while they are held.
-REQUESTS: Final = prefix_of(MANAGER_REQUEST, "PROTOBUF", "goby.zeromq.protobuf.ManagerRequest")
-RESPONSES: Final = prefix_of(MANAGER_RESPONSE, "PROTOBUF", "goby.zeromq.protobuf.ManagerResponse")
+#: The subscriptions of the manager, and of its clients while they are held.
+MANAGER_REQUEST_PREFIX: Final = prefix_of(MANAGER_REQUEST, "PROTOBUF", "goby.zeromq.protobuf.ManagerRequest")
+MANAGER_RESPONSE_PREFIX: Final = prefix_of(MANAGER_RESPONSE, "PROTOBUF", "goby.zeromq.protobuf.ManagerResponse")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +37,19 @@ class Bus:
     Attributes:
         platform: The platform's name.
         transport: `ipc` or `tcp`.
-        socket_name: ipc: what the paths of its sockets begin with; `None`: `/tmp/goby_` and the platform.
-        address: tcp: where the manager is.
-        port: tcp: its port.
+        socket_name: ipc: the prefix of the sockets' paths; `None`: `/tmp/goby_` and the platform.
+        address: tcp: the manager's address.
+        port: tcp: the manager's port.
 
     Raises:
-        UsageError: Something does not fit; the text names it.
+        UsageError: An argument is not valid; the text names it.
     """
 
-    platform: str = PLATFORM
+    platform: str = DEFAULT_PLATFORM
     transport: str = "ipc"
     socket_name: str | None = None
     address: str = "127.0.0.1"
-    port: int = PORT
+    port: int = DEFAULT_PORT
 
     def __post_init__(self) -> None:
         if self.transport not in ("ipc", "tcp"):
@@ -63,23 +63,23 @@ class Bus:
             raise UsageError(f"platform={self.platform!r}: {reason}").about("platform")
         if self.socket_name is not None and (not isinstance(self.socket_name, str) or not self.socket_name):
             raise UsageError(f"socket_name={self.socket_name!r}: must be a path").about("socket_name")
-        if self.transport == "ipc" and (size := len(os.fsencode(self.base)) + len(".manager")) > MAX_PATH:
+        if self.transport == "ipc" and (size := len(os.fsencode(self.path_prefix)) + len(".manager")) > MAX_PATH_BYTES:
             name, value = self.argument
-            reason = f"a path of {size} bytes is too long: the system takes {MAX_PATH}"
+            reason = f"a path of {size} bytes is too long: the system takes {MAX_PATH_BYTES}"
             raise UsageError(f"{name}={value!r}: {reason}").about(name)
         if not isinstance(self.port, int) or isinstance(self.port, bool) or not 0 <= self.port < 65536:
             raise UsageError(f"port={self.port!r}: must be a whole number from 0 to 65535").about("port")
 
     @property
-    def base(self) -> str:
-        """The beginning of the paths of its sockets."""
+    def path_prefix(self) -> str:
+        """The prefix of the sockets' paths."""
         return self.socket_name or f"/tmp/goby_{self.platform}"
 
     @property
-    def manager(self) -> str:
+    def manager_endpoint(self) -> str:
         """The endpoint of the manager, for clients."""
         if self.transport == "ipc":
-            return f"ipc://{self.base}.manager"
+            return f"ipc://{self.path_prefix}.manager"
         return f"tcp://{bracketed(self.address)}:{self.port}"
 
     @property
@@ -93,10 +93,10 @@ class Bus:
 
 
 def bus_of(config: InterProcessPortalConfig) -> Bus:
-    """The bus that a configuration names.
+    """Returns the bus of a configuration.
 
     Raises:
-        UsageError: Something does not fit.
+        UsageError: A value is not valid; the text names it.
     """
     transport = "tcp" if config.transport == InterProcessPortalConfig.TCP else "ipc"
     address = config.ip_address if config.HasField("ip_address") else config.ipv4_address
@@ -104,7 +104,7 @@ def bus_of(config: InterProcessPortalConfig) -> Bus:
 
 
 def bracketed(address: str) -> str:
-    """A host as it stands in an endpoint: an IPv6 address in brackets."""
+    """Formats a host for an endpoint: an IPv6 address in brackets."""
     return f"[{address}]" if ":" in address and not address.startswith("[") else address
 
 
@@ -113,10 +113,10 @@ class Sockets:
     """The sockets that a client connects to, as the manager has sent them.
 
     Attributes:
-        publish: Where it publishes: the router's XSUB.
-        subscribe: Where it subscribes: the router's XPUB.
-        send_hwm: Messages that may wait to be sent.
-        recv_hwm: Messages that may wait to be taken.
+        publish: The endpoint to publish to: the router's XSUB.
+        subscribe: The endpoint to subscribe at: the router's XPUB.
+        send_hwm: The high-water mark for publications.
+        recv_hwm: The high-water mark for received messages.
     """
 
     publish: str
@@ -125,18 +125,18 @@ class Sockets:
     recv_hwm: int
 
 
-def ask_sockets(name: str, pid: int) -> bytes:
-    """Asks the manager where to connect."""
+def sockets_request(name: str, pid: int) -> bytes:
+    """Returns a request for the router's sockets."""
     return ManagerRequest(request=PROVIDE_PUB_SUB_SOCKETS, client_name=name, client_pid=pid).SerializeToString()
 
 
-def ask_missing(name: str, pid: int) -> bytes:
-    """Asks for the missing clients, which only omq's manager reports."""
+def missing_request(name: str, pid: int) -> bytes:
+    """Returns a request for the missing clients, which only omq's manager reports."""
     return ManagerRequest(request=PROVIDE_MISSING_CLIENTS, client_name=name, client_pid=pid).SerializeToString()
 
 
-def ask_hold(name: str, pid: int, thread: int, ready: bool) -> bytes:
-    """The publication that asks for the hold's state, and reports whether its client is ready."""
+def hold_request(name: str, pid: int, thread: int, ready: bool) -> bytes:
+    """Returns the publication that requests the hold's state, and reports whether the client is ready."""
     head = head_of(MANAGER_REQUEST, "PROTOBUF", "goby.zeromq.protobuf.ManagerRequest", pid, thread)
     request = ManagerRequest(request=PROVIDE_HOLD_STATE, client_name=name, client_pid=pid, ready=ready)
     return head + request.SerializeToString()
@@ -146,30 +146,30 @@ _ManagerMessage = TypeVar("_ManagerMessage", ManagerRequest, ManagerResponse)
 
 
 def read_message(kind: type[_ManagerMessage], payload: bytes) -> _ManagerMessage:
-    """Reads a message of a client or a manager.
+    """Parses a message of a client or a manager.
 
     Raises:
         Malformed: It is not of this kind.
     """
-    message = parsed(kind, payload)
+    message = parse_protobuf(kind, payload)
     try:
-        good = isinstance(message.client_name, str)  # else it is bytes, or raises, as the runtime likes
+        valid = isinstance(message.client_name, str)  # an invalid name is bytes, or raises, depending on the runtime
     except UnicodeDecodeError:
-        good = False
-    if not good:
+        valid = False
+    if not valid:
         raise Malformed("a client's name is not valid UTF-8")
     return message
 
 
 def read_sockets(payload: bytes, bus: Bus) -> Sockets:
-    """Returns the sockets that a client connects to.
+    """Parses the manager's reply with the router's sockets.
 
     Args:
         payload: The manager's reply.
-        bus: The bus; over tcp the reply has no address, and the sockets have the manager's.
+        bus: The bus. Over tcp the reply has no address: the sockets have the manager's.
 
     Raises:
-        Malformed: It does not have the sockets.
+        Malformed: The reply does not have valid sockets.
     """
     response = read_message(ManagerResponse, payload)
     if response.request != PROVIDE_PUB_SUB_SOCKETS or not (

@@ -40,16 +40,16 @@ def test_any_bytes_are_an_identifier_or_malformed(frame: bytes) -> None:
     got: list[Any] = []
     dispatcher.add(RegexHandler(".*", ".*", None, inbox, got.append))
     dispatcher.add(TypeHandler("a", Schemes().codec(ManagerRequest), inbox, got.append))
-    for handler, identifier, payload in dispatcher.sort([frame])[inbox]:
-        handler.call(identifier, payload, dispatcher.malformations)
-    assert len(got) + dispatcher.malformations.count >= 1
+    for handler, identifier, payload in dispatcher.dispatch([frame])[inbox]:
+        handler.call(identifier, payload, dispatcher.parse_errors)
+    assert len(got) + dispatcher.parse_errors.count >= 1
 
 
 @examples(300)
 @given(st.binary())
 def test_any_bytes_are_a_request_or_malformed(request: bytes) -> None:
     manager = Manager("gobyd", 1, ["a"], Socket(socket_type=1), Socket(socket_type=2))
-    manager.serves()
+    manager.set_ready()
     manager.answer(request, 0.0)
     manager.handle(b"/a/b/c/1/d/\0" + request, 0.0)
     assert manager.hold.holds(0.0) or manager.hold.missing(0.0) == ["a"]

@@ -14,10 +14,10 @@ __all__ = ["Daemon"]
 
 
 class Daemon:
-    """The manager and the router of a bus, in threads of their own; see `omq.goby.Daemon`, whose arguments these are.
+    """The manager and the router of a bus, in threads of their own; it has the arguments of `omq.goby.Daemon`.
 
     Attributes:
-        endpoints: Where clients find it, once it is started: `manager`, `publish`, `subscribe`.
+        endpoints: The endpoints for clients, once it is started: `manager`, `publish`, `subscribe`.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -28,21 +28,21 @@ class Daemon:
 
     @property
     def missing(self) -> list[str]:
-        """The required clients that are not ready; none once the hold is released."""
+        """The required clients that are not ready; empty after the release."""
         return self._daemon.missing
 
     async def start(self, *, ready: bool = True) -> None:
-        """Serves; `async with` does it; see `omq.goby.Daemon.start`."""
+        """Starts the daemon, as `async with` does; see `omq.goby.Daemon.start`."""
         if self._starting is None or self._starting.done():
             self._starting = in_thread(partial(self._daemon.start, ready=ready))
         await asyncio.shield(self._starting)
 
     def ready(self) -> None:
-        """Reports itself ready, which every client waits for."""
+        """Marks the daemon as ready, which all clients wait for."""
         self._daemon.ready()
 
     async def close(self) -> None:
-        """Ends. Idempotent. A call that is cancelled goes on in the background; another one waits for that."""
+        """Stops the daemon. Idempotent. A cancelled call continues in the background, and another call waits for it."""
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close())
         await asyncio.shield(self._closing)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, Self
 
 import omq.asyncio as omq
 from omq.errors import ClosedError, StateError
-from omq.goby.dispatch import Handler, Inbox, Item, does_not_parse
+from omq.goby.dispatch import Handler, Inbox, Item, parse_error_text
 from omq.goby.portal_base import LINGER_S, PortalBase, PortalSubscriptionBase
 from omq.goby.scheme import SchemeId
 
@@ -19,11 +19,11 @@ __all__ = ["Portal", "Subscription"]
 
 log = logging.getLogger("omq.goby")
 
-CALLBACKS_S: Final = 0.002  # that callbacks run before the loop goes round
+CALLBACK_TIME_SLICE_S: Final = 0.002  # of callbacks in one turn of the loop
 
 
-class _Done:
-    """The result of a call that never waits: it may be awaited all the same."""
+class _CompletedCall:
+    """The result of a call that never waits, which may be awaited nevertheless."""
 
     def __await__(self) -> Generator[Any, None, None]:
         return
@@ -37,16 +37,16 @@ class AsyncInbox(Inbox):
         super().__init__(limit, shared=shared)
         self._filled = asyncio.Event()
         self._emptied = asyncio.Event()
-        self._blocked = False  # the portal waits for room
+        self._blocked = False  # whether the portal waits for room
 
     async def put(self, items: list[Item]) -> None:
-        """Takes publications, as soon as there is room for them."""
+        """Adds publications, as soon as there is room for them; drops them if the reader has stalled."""
         start = self.accept(items, 0)
         self._filled.set()
         while start < len(items):
             self._blocked = True
             self._emptied.clear()
-            if (wait_time := self.wait_time()) <= 0 or not await _within(wait_time, self._emptied):
+            if (wait_time := self.wait_time()) <= 0 or not await _wait_event(wait_time, self._emptied):
                 self._blocked = False
                 self.drop(len(items) - start)
                 return
@@ -55,7 +55,7 @@ class AsyncInbox(Inbox):
         self._blocked = False
 
     async def get(self, timeout: float | None) -> Item | None:
-        """Waits for the next one; returns `None` if none comes in time, or it has ended."""
+        """Waits for the next publication; returns `None` after the timeout, and if the inbox has ended."""
         if not self.items and not await self._fill(timeout):
             return None
         item = self.take()
@@ -67,29 +67,29 @@ class AsyncInbox(Inbox):
         end = None if timeout is None else time.monotonic() + timeout
         while not self.items:
             self._filled.clear()
-            left = None if end is None else end - time.monotonic()
-            if self.ended or timeout == 0 or not await _within(left, self._filled):
+            remaining = None if end is None else end - time.monotonic()
+            if self.ended or timeout == 0 or not await _wait_event(remaining, self._filled):
                 return False
         return True
 
     def end(self) -> None:
-        """Takes nothing more, and ends all waits."""
+        """Accepts nothing more, and ends all waits."""
         self.ended = True
         self._filled.set()
         self._emptied.set()
 
 
-async def _within(seconds: float | None, event: asyncio.Event) -> bool:
+async def _wait_event(timeout: float | None, event: asyncio.Event) -> bool:
     """Waits for an event; returns whether it came in time."""
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(timeout):
             await event.wait()
     except TimeoutError:
         return False
     return True
 
 
-class Subscription(PortalSubscriptionBase, _Done):
+class Subscription(PortalSubscriptionBase, _CompletedCall):
     """A subscription of a portal: an asynchronous iterator of messages; see `omq.goby.Subscription`."""
 
     def __await__(self) -> Generator[Any, None, Self]:  # type: ignore[override]
@@ -100,13 +100,13 @@ class Subscription(PortalSubscriptionBase, _Done):
         """Waits for a message; see `omq.goby.Subscription.recv`.
 
         Raises:
-            ReceiveTimeout: None came in time.
+            ReceiveTimeout: No message came in time.
             ClosedError: The subscription, or its portal, is closed.
-            UsageError: It has a callback.
+            UsageError: The subscription has a callback.
         """
         if (inbox := self._inbox) is None:
             raise self._no_message(timeout)
-        await self._portal._begin()
+        await self._portal._ensure_started()
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             item = await inbox.get(None if end is None else max(end - time.monotonic(), 0))
@@ -116,7 +116,7 @@ class Subscription(PortalSubscriptionBase, _Done):
             try:
                 return handler.decode(identifier, payload)
             except Exception as fault:
-                self._portal._dispatcher.malformations.note(does_not_parse(identifier, fault))
+                self._portal._dispatcher.parse_errors.note(parse_error_text(identifier, fault))
 
     def __aiter__(self) -> Self:
         return self
@@ -129,36 +129,36 @@ class Subscription(PortalSubscriptionBase, _Done):
 
 
 class Portal(PortalBase[Subscription]):
-    """A client of a Goby bus; see `omq.goby.Portal`, whose arguments these are. Tasks may share it.
+    """A client of a Goby bus; it has the arguments of `omq.goby.Portal`. Tasks may share it.
 
-    It connects with `async with`, `start`, or the first call of any other kind. `subscribe`, `subscribe_regex`,
-    `unsubscribe` and `ready` never wait, and need not be awaited: the portal then connects in the background, and logs
-    why it could not; the next call tries again. Outside of an event loop they are kept for the first call inside one.
-    Callbacks are called in the loop.
+    It connects with `async with`, `start`, or any other first call. `subscribe`, `subscribe_regex`, `unsubscribe` and
+    `ready` never wait, and need not be awaited: the portal then connects in the background. It logs a failure, and the
+    next call tries again. Outside of an event loop these calls take effect with the first call inside one. Callbacks
+    are called in the loop.
     """
 
-    _sockets: ClassVar[Any] = omq
+    _socket_module: ClassVar[Any] = omq
     _inbox_type = AsyncInbox
     _subscription_type: ClassVar[Any] = Subscription
-    _calls: AsyncInbox
+    _callback_inbox: AsyncInbox
 
     def _set_up(self) -> None:
-        self._reading: asyncio.Task[None] | None = None
+        self._answer_reader: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[None] | None = None
-        self._starters = 0  # calls that wait for it
+        self._start_waiters = 0  # calls that wait for `_starting`
         self._closing: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._changed = asyncio.Event()  # for `_await`
+        self._changed = asyncio.Event()  # for `_wait_until`
 
-    # ------------------------------------------------------------------ its calls
+    # ------------------------------------------------------------------ calls
 
     async def start(self) -> None:
-        """Finds the manager and connects; nothing happens if that is done.
+        """Finds the manager and connects. Idempotent.
 
         Raises:
-            ConnectError: No manager has answered in time.
-            StateError: It has been started in another event loop.
+            ConnectError: No manager answered in time.
+            StateError: The portal was started in another event loop.
             ClosedError: The portal is closed.
         """
         self._check_usable()
@@ -167,16 +167,16 @@ class Portal(PortalBase[Subscription]):
         if self._tasks:
             return
         starting = self._starting or self._start_in(asyncio.get_running_loop())
-        self._starters += 1
+        self._start_waiters += 1
         try:
             await asyncio.shield(starting)
         finally:
-            self._starters -= 1
+            self._start_waiters -= 1
 
-    _begin = start
+    _ensure_started = start
 
     def _start_in(self, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
-        """Begins to connect, in the background."""
+        """Connects in the background."""
         self._loop = loop
         self._starting = loop.create_task(self._start())
         self._starting.add_done_callback(self._started)
@@ -185,18 +185,19 @@ class Portal(PortalBase[Subscription]):
     def _started(self, starting: asyncio.Task[None]) -> None:
         self._starting = None
         error = None if starting.cancelled() else starting.exception()
-        if error is not None and not self._starters:
+        if error is not None and not self._start_waiters:
             log.error("%s is not connected; the next call tries again: %s", self._name, error)
 
     async def _start(self) -> None:
         try:
-            await self._find()
+            await self._find_manager()
         except BaseException:
             await self._close_sockets()
             self._loop = None
             raise
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(life) for life in (self._read_publications(), self._run(), self._call())]
+        coroutines = self._read_publications(), self._run(), self._run_callbacks()
+        self._tasks = [loop.create_task(coroutine) for coroutine in coroutines]
 
     async def publish(
         self, group: str | int, message: Any, *, scheme: SchemeId | None = None, type_name: str | None = None
@@ -204,8 +205,8 @@ class Portal(PortalBase[Subscription]):
         """Publishes a message, or keeps it until the hold is released; see `omq.goby.Portal.publish`.
 
         Raises:
-            UsageError: The group does not fit, or no scheme handles the message.
-            BufferFull: The hold is not released, and as many publications as may wait do so.
+            UsageError: The group is not valid, or no scheme handles the message.
+            BufferFull: The hold is not released, and the buffer is full.
             ConnectError: The portal was not connected, and no manager has answered.
             ClosedError: The portal is closed.
         """
@@ -216,65 +217,67 @@ class Portal(PortalBase[Subscription]):
             await self._keep(frame)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Waits until what was published after the release has left; see `omq.goby.Portal.flush`.
+        """Waits until all publications after the release are sent; see `omq.goby.Portal.flush`.
 
         Raises:
-            SendTimeout: Something has not left in time; nothing is lost.
+            SendTimeout: Not all were sent in time; none is lost.
             ClosedError: The portal is closed.
         """
         await self._flush(timeout)
 
     def unsubscribe(  # type: ignore[override]
         self, group: str | int, type: type, *, scheme: SchemeId | None = None, type_name: str | None = None
-    ) -> _Done:
-        """Ends all of the portal's subscriptions to a type in a group; see `omq.goby.Portal.unsubscribe`."""
+    ) -> _CompletedCall:
+        """Ends the portal's subscriptions to a type in a group; see `omq.goby.Portal.unsubscribe`."""
         super().unsubscribe(group, type, scheme=scheme, type_name=type_name)
-        return _Done()
+        return _CompletedCall()
 
-    def ready(self) -> _Done:  # type: ignore[override]
-        """Reports to the manager that this client is ready; see `omq.goby.Portal.ready`. It need not be awaited."""
+    def ready(self) -> _CompletedCall:  # type: ignore[override]
+        """Reports to the manager that this client is ready; see `omq.goby.Portal.ready`."""
         super().ready()
-        return _Done()
+        return _CompletedCall()
 
     async def wait_released(self, timeout: float | None = None) -> None:
-        """Waits until the hold is released, and what was kept has left; see `omq.goby.Portal.wait_released`.
+        """Waits until the hold is released, and the kept publications are sent; see `omq.goby.Portal.wait_released`.
 
         Raises:
-            Timeout: It was not released in time.
+            Timeout: The hold was not released in time.
             ConnectError: The portal was not connected, and no manager has answered.
             ClosedError: The portal is closed.
         """
         await self._wait_released(timeout)
 
     async def missing(self, *, timeout: float = 1.0) -> list[str]:
-        """The required clients that the hold waits for; see `omq.goby.Portal.missing`."""
+        """Returns the required clients that the hold waits for; see `omq.goby.Portal.missing`."""
         return await self._missing(timeout)
 
     async def close(self) -> None:
-        """Ends; what was published leaves first, if the hold is released within a second. Idempotent.
+        """Closes the portal. Publications are sent first, if the hold is released within a second. Idempotent.
 
-        A call that is cancelled goes on in the background; another one waits for that. After the portal's event loop
-        has ended, it may be called in another one; nothing is sent then.
+        A cancelled call continues in the background, and another call waits for it. Once the portal's event loop is
+        closed, this may be called in another one; nothing is sent then.
 
         Raises:
-            StateError: It belongs to another event loop, which has not ended.
+            StateError: The portal belongs to another event loop, which is not closed.
         """
         if self._closing is not None and self._closing.done():
             return
         ended = self._loop is not None and self._loop.is_closed()
         if not ended:
             self._check_loop()
-        self._ends = True
+        self._is_closing = True
         if self._closing is None or ended:
-            mine = asyncio.current_task() in self._tasks
-            self._closing = asyncio.get_running_loop().create_task(self._close(linger=not (mine or ended)))
+            own_task = asyncio.current_task() in self._tasks
+            self._closing = asyncio.get_running_loop().create_task(self._close(linger=not (own_task or ended)))
         await asyncio.shield(self._closing)
 
     async def _close(self, *, linger: bool) -> None:
         if self._tasks and linger:
             await self._drain(LINGER_S)
         self._end()
-        tasks = [task for task in (self._starting, *self._tasks, self._reading) if task is not None and not task.done()]
+        tasks = [
+            task for task in (self._starting, *self._tasks, self._answer_reader) if task is not None and not task.done()
+        ]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -297,7 +300,7 @@ class Portal(PortalBase[Subscription]):
     ) -> None:
         await self.close()
 
-    # ------------------------------------------------------------------ what waits
+    # ------------------------------------------------------------------ waiting
 
     def _check_usable(self) -> None:
         self._check_process()
@@ -310,50 +313,50 @@ class Portal(PortalBase[Subscription]):
             raise StateError(f"{self!r} belongs to an event loop that has ended: make another portal")
         raise StateError(f"{self!r} belongs to another event loop, or no loop runs here")
 
-    def _was_called(self, handler: Handler | None = None) -> None:
+    def _start_background(self, handler: Handler | None = None) -> None:
         loop = _running()
-        if loop is not None and self._loop is None and not self._ends:
+        if loop is not None and self._loop is None and not self._is_closing:
             self._start_in(loop)
 
-    async def _got(self, found: Any) -> Any:
-        return await found
+    async def _result(self, call: Any) -> Any:
+        return await call
 
-    async def _await(self, true: Callable[[], bool], timeout: float | None) -> bool:
+    async def _wait_until(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         end = None if timeout is None else time.monotonic() + timeout
-        while not (self._closed or true()):
+        while not (self._closed or condition()):
             self._changed.clear()
-            if not await _within(None if end is None else end - time.monotonic(), self._changed):
+            if not await _wait_event(None if end is None else end - time.monotonic(), self._changed):
                 return False
         return True
 
     def _notify(self) -> None:
         self._changed.set()
 
-    # ------------------------------------------------------------------ its tasks
+    # ------------------------------------------------------------------ tasks
 
-    def _begin_reading(self, answers: Any, number: int) -> None:
-        self._reading = asyncio.get_running_loop().create_task(self._read_answers(answers, number))
+    def _start_answer_reader(self, socket: Any, number: int) -> None:
+        self._answer_reader = asyncio.get_running_loop().create_task(self._read_answers(socket, number))
 
-    async def _end_reading(self) -> None:
-        assert self._reading is not None
-        await self._reading
+    async def _join_answer_reader(self) -> None:
+        assert self._answer_reader is not None
+        await self._answer_reader
 
-    async def _call(self) -> None:
-        """Calls callbacks with what has come for them, and lets the portal read in between."""
-        calls = self._calls
-        since = 0.0
-        while not calls.ended:
-            if not calls.items:
-                since = 0.0
-            if (item := await calls.get(None)) is not None and not (self._closed or item[0].ended):
-                since = since or time.monotonic()
+    async def _run_callbacks(self) -> None:
+        """Calls the callbacks with their publications, and lets the loop run in between."""
+        inbox = self._callback_inbox
+        slice_start = 0.0
+        while not inbox.ended:
+            if not inbox.items:
+                slice_start = 0.0
+            if (item := await inbox.get(None)) is not None and not (self._closed or item[0].ended):
+                slice_start = slice_start or time.monotonic()
                 handler, identifier, payload = item
-                # These end the loop, as anywhere in it. A callback is not a coroutine, so a CancelledError that it
-                # raises cancels no task.
-                handler.call(identifier, payload, self._dispatcher.malformations, (SystemExit, KeyboardInterrupt))
-                if time.monotonic() - since > CALLBACKS_S:
+                # These two end the loop, as anywhere in it. A CancelledError is logged: a callback is not a coroutine,
+                # so it does not cancel a task.
+                handler.call(identifier, payload, self._dispatcher.parse_errors, (SystemExit, KeyboardInterrupt))
+                if time.monotonic() - slice_start > CALLBACK_TIME_SLICE_S:
                     await asyncio.sleep(0)
-                    since = 0.0
+                    slice_start = 0.0
 
 
 def _running() -> asyncio.AbstractEventLoop | None:

@@ -1,4 +1,4 @@
-"""The messages of Goby 3 that its processes exchange about themselves, by their own names and numbers."""
+"""The messages of Goby 3 for its manager, its health and its termination, with their names and numbers."""
 
 from omq.goby.protobuf.gobyd_pb2 import GobyDaemonConfig
 from omq.goby.protobuf.interprocess_pb2 import (

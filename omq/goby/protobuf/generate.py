@@ -1,6 +1,6 @@
-"""Makes the modules of the definitions in this directory; `make protobuf` runs it with the compiler that it wants.
+"""Generates the modules of the definitions in this directory; `make protobuf` runs it with a pinned compiler.
 
-The modules stand in a descriptor pool of omq's own. Programs may have Goby's own modules loaded, which define the same
+The modules use a descriptor pool of omq. Programs may have Goby's own modules loaded, which define the same
 names in protobuf's default pool, where a second definition is an error.
 """
 

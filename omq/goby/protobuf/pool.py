@@ -1,4 +1,4 @@
-"""The pools of this package's definitions: next to Goby's own in the default pool, and apart from them."""
+"""The descriptor pool of this package's definitions, apart from the default pool, which may have Goby's own."""
 
 from typing import Final
 

@@ -40,7 +40,7 @@ def serve(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Serve]:
 def portal(daemon: Daemon, name: str) -> Portal:
     """A portal on a daemon's bus."""
     if daemon.bus.transport == "ipc":
-        return Portal(name, socket_name=daemon.bus.base)
+        return Portal(name, socket_name=daemon.bus.path_prefix)
     return Portal(name, transport="tcp", port=int(daemon.endpoints["manager"].rpartition(":")[2]))
 
 

@@ -181,8 +181,8 @@ def test_a_bad_configuration_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "text"),
     [
-        ("g.cfg", "intervehicle { }", "no portal between vehicles"),
-        ("g.toml", "[intervehicle]", "no portal between vehicles"),
+        ("g.cfg", "intervehicle { }", "no intervehicle portal"),
+        ("g.toml", "[intervehicle]", "no intervehicle portal"),
         ("g.cfg", "interprocess { receive_queue_size: 4294967295 }", "interprocess.receive_queue_size=4294967295"),
     ],
 )

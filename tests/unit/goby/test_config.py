@@ -55,7 +55,7 @@ def test_both_say_the_same(tmp_path: Path, name: str, text: str) -> None:
         ("a.cfg", "hold {", "1:"),
         ("a.toml", "[interprocess]\nplatfrm = 1", "platfrm"),
         ("a.toml", "[interprocess]\ntcp_port = -1", "tcp_port"),
-        ("a.toml", "[interprocess", "no TOML"),
+        ("a.toml", "[interprocess", "not valid TOML"),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, name: str, text: str, named: str) -> None:

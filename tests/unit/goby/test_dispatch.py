@@ -8,8 +8,8 @@ import pytest
 
 from omq.errors import UsageError
 from omq.goby.dispatch import (
-    MAX_BURST,
-    MAX_BURST_BYTES,
+    MAX_HELD_BYTES,
+    MAX_HELD_PUBLICATIONS,
     READER_TIMEOUT_S,
     Inbox,
     Item,
@@ -34,9 +34,9 @@ def dispatch(
     dispatcher: PublicationDispatcher, frames: list[bytes | list[bytes]], raised: tuple[type[BaseException], ...] = ()
 ) -> None:
     """Sorts publications, and calls the callbacks that want them."""
-    for items in dispatcher.sort(frames).values():
+    for items in dispatcher.dispatch(frames).values():
         for handler, identifier, payload in items:
-            handler.call(identifier, payload, dispatcher.malformations, raised)
+            handler.call(identifier, payload, dispatcher.parse_errors, raised)
 
 
 def test_one_subscription_for_all_handlers_of_an_identifier() -> None:
@@ -65,9 +65,9 @@ def test_publications_reach_who_wants_them_in_their_order() -> None:
     dispatcher.add(chat(inbox))
     dispatcher.add(RegexHandler("ch.*", ".*", ["CSTR"], every))
     frames: list[bytes | list[bytes]] = [CHAT, CHAT.replace(b"msg0", b"msg1"), CHAT.replace(b"/chat/", b"/chatter/")]
-    found = dispatcher.sort(frames)
+    found = dispatcher.dispatch(frames)
     for _, identifier, payload in found[heard.inbox]:
-        heard.call(identifier, payload, dispatcher.malformations)
+        heard.call(identifier, payload, dispatcher.parse_errors)
     assert got == ["msg0", "msg1"]
     assert [handler.decode(identifier, payload) for handler, identifier, payload in found[inbox]] == ["msg0", "msg1"]
     received = [handler.decode(identifier, payload) for handler, identifier, payload in found[every]]
@@ -107,7 +107,7 @@ def test_what_cannot_be_read_is_counted_and_the_rest_goes_on(
     dispatcher.add(RegexHandler(".*", ".*", None, Inbox(0), got.append))
     dispatch(dispatcher, [frame, frame, CHAT])
     assert len(got) == 2
-    assert dispatcher.malformations.count == 2
+    assert dispatcher.parse_errors.count == 2
     assert len(caplog.records) == 1, "the log is not flooded"
 
 
@@ -118,7 +118,7 @@ def test_a_payload_that_does_not_parse_is_counted() -> None:
     good = ManagerRequest(request=1, client_name="a", client_pid=1)
     dispatch(dispatcher, [head + b"garbage", head, head + good.SerializeToString()])
     assert got == [good]
-    assert dispatcher.malformations.count == 2
+    assert dispatcher.parse_errors.count == 2
 
 
 def test_a_payload_that_is_too_deep_is_counted() -> None:
@@ -130,7 +130,7 @@ def test_a_payload_that_is_too_deep_is_counted() -> None:
     head = b"/g/JSON/nlohmann::json/1/ab/\0"
     dispatch(dispatcher, [head + document, head + b"\x05\0\0\0\0"])
     assert got == [{}]
-    assert dispatcher.malformations.count == 1
+    assert dispatcher.parse_errors.count == 1
 
 
 def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
@@ -179,22 +179,22 @@ def items_of(count: int, size: int = 1) -> list[Item]:
 
 
 def test_an_inbox_is_bounded_and_drops_what_nobody_takes() -> None:
-    inbox, items = Inbox(3), items_of(MAX_BURST + 5)
-    assert inbox.accept(items, 0) == MAX_BURST + 3
-    assert inbox.accept(items, MAX_BURST + 3) == MAX_BURST + 3
+    inbox, items = Inbox(3), items_of(MAX_HELD_PUBLICATIONS + 5)
+    assert inbox.accept(items, 0) == MAX_HELD_PUBLICATIONS + 3
+    assert inbox.accept(items, MAX_HELD_PUBLICATIONS + 3) == MAX_HELD_PUBLICATIONS + 3
     assert inbox.wait_time() < 0, "nothing was ever taken"
     inbox.drop(2)
     assert (inbox.dropped, inbox.stalled) == (2, True)
     assert inbox.take() == items[0]
     assert not inbox.stalled
     assert 0 < inbox.wait_time() <= READER_TIMEOUT_S
-    assert inbox.accept(items, MAX_BURST + 4) == MAX_BURST + 5
+    assert inbox.accept(items, MAX_HELD_PUBLICATIONS + 4) == MAX_HELD_PUBLICATIONS + 5
     inbox.ended = True
-    assert inbox.accept(items, 0) == MAX_BURST + 5, "what comes after the end is nobody's"
+    assert inbox.accept(items, 0) == MAX_HELD_PUBLICATIONS + 5, "what comes after the end is nobody's"
 
 
 def test_a_burst_has_so_many_bytes() -> None:
-    inbox, items = Inbox(3), items_of(5, MAX_BURST_BYTES // 4)
+    inbox, items = Inbox(3), items_of(5, MAX_HELD_BYTES // 4)
     assert inbox.accept(items[:4], 0) == 4
     assert inbox.accept(items, 4) == 4
     for _ in range(2):
@@ -210,7 +210,7 @@ def test_a_publication_without_a_nul_is_passed_over_also_where_its_identifier_is
         dispatch(dispatcher, [CHAT])
     dispatch(dispatcher, [CHAT[: CHAT.index(b"\0")]])
     assert got == ["msg0"] * known
-    assert dispatcher.malformations.count == 1
+    assert dispatcher.parse_errors.count == 1
 
 
 def test_long_identifiers_are_not_remembered() -> None:
@@ -238,7 +238,7 @@ def test_whatever_a_scheme_raises_says_that_a_payload_does_not_parse(fault: Base
     dispatcher.add(TypeHandler("chat", schemes.codec(complex), Inbox(0), got.append))
     dispatcher.add(chat(got.append))
     dispatch(dispatcher, [b"/chat/300/Odd/1/a/\0x", CHAT])
-    assert (got, dispatcher.malformations.count) == (["msg0"], 1)
+    assert (got, dispatcher.parse_errors.count) == (["msg0"], 1)
 
 
 @pytest.mark.parametrize(

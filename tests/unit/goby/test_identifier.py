@@ -7,7 +7,7 @@ import pytest
 from omq.errors import UsageError
 from omq.goby import Group, Malformed
 from omq.goby.identifier import Identifier, checked_group, head_of, prefix_of, read_identifier, split_frame
-from omq.goby.wire import REQUESTS, RESPONSES
+from omq.goby.wire import MANAGER_REQUEST_PREFIX, MANAGER_RESPONSE_PREFIX
 
 LIVE = b"/chat/CSTR/CSTR/26115/e845c3cbd36f7a03/\0msg0\0"
 
@@ -22,8 +22,8 @@ def test_a_live_frame_is_read_and_made() -> None:
 def test_subscriptions_end_with_a_slash() -> None:
     assert prefix_of("chat", "CSTR", "CSTR") == b"/chat/CSTR/CSTR/"
     internal = "/goby::zeromq::_internal_manager_{0}/PROTOBUF/goby.zeromq.protobuf.Manager{1}/"
-    assert REQUESTS.decode() == internal.format("request", "Request")
-    assert RESPONSES.decode() == internal.format("response", "Response")
+    assert MANAGER_REQUEST_PREFIX.decode() == internal.format("request", "Request")
+    assert MANAGER_RESPONSE_PREFIX.decode() == internal.format("response", "Response")
 
 
 @pytest.mark.parametrize(

@@ -87,9 +87,9 @@ def test_and_nothing_of_the_twin(tmp_path: Path, hasty: None) -> None:
 def test_a_publisher_that_alone_is_cut_off_is_noticed(portal: Twin, bus: Make) -> None:
     with portal("a", **bus().told) as a:
         a.wait_released(10)
-        assert a._at is not None
-        a._pub.disconnect(a._at.publish)
-        a._pub.connect(a._at.publish)
+        assert a._router is not None
+        a._pub.disconnect(a._router.publish)
+        a._pub.connect(a._router.publish)
         until(lambda: not a.released, bound=5)
         a.wait_released(10)
 
@@ -128,10 +128,10 @@ def test_a_gobyd_whose_host_says_nothing_any_more_is_missed_by_who_only_listens(
         texts = a.subscribe("x", str)
         for portal in a, b:
             portal.wait_released(10)
-        at = a._where()
+        at = a._connections()
         with pytest.raises(omq.ReceiveTimeout):
             texts.recv(timeout=1.5)
-        assert a._where() == at, "a quiet one is not taken for a lost one"
+        assert a._connections() == at, "a quiet one is not taken for a lost one"
         process.send_signal(signal.SIGSTOP)
         until(lambda: not a.released and not b.released, bound=10)
         b.publish("x", "kept")

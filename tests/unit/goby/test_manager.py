@@ -9,7 +9,7 @@ import pytest
 
 from omq.goby.manager import CLIENT_IDLE_TIMEOUT_S, Hold, Manager
 from omq.goby.protobuf import ManagerRequest, ManagerResponse, Socket
-from omq.goby.wire import RESPONSES, ask_hold
+from omq.goby.wire import MANAGER_RESPONSE_PREFIX, hold_request
 
 PUBLISH = Socket(socket_type=Socket.PUBLISH, transport=Socket.IPC, socket_name="/p")
 SUBSCRIBE = Socket(socket_type=Socket.SUBSCRIBE, transport=Socket.IPC, socket_name="/s")
@@ -18,7 +18,7 @@ SUBSCRIBE = Socket(socket_type=Socket.SUBSCRIBE, transport=Socket.IPC, socket_na
 def manager(*required: str) -> Manager:
     """A manager that is ready itself."""
     made = Manager("gobyd", 1, required, PUBLISH, SUBSCRIBE)
-    made.serves()
+    made.set_ready()
     return made
 
 
@@ -31,7 +31,7 @@ def asked(
 
 def told(frames: list[bytes]) -> set[tuple[str, int, bool]]:
     responses = [ManagerResponse.FromString(frame.partition(b"\0")[2]) for frame in frames]
-    assert all(frame.startswith(RESPONSES) for frame in frames)
+    assert all(frame.startswith(MANAGER_RESPONSE_PREFIX) for frame in frames)
     return {(response.client_name, response.client_pid, response.hold) for response in responses}
 
 
@@ -50,7 +50,7 @@ def test_the_manager_itself_is_waited_for() -> None:
     held = Manager("gobyd", 1, [], PUBLISH, SUBSCRIBE)
     assert asked(held, 2, "anybody").hold is True
     assert held.hold.missing(0) == ["gobyd"]
-    held.serves()
+    held.set_ready()
     assert asked(held, 2, "anybody", now=100.0).hold is False, "it need not say so again"
 
 
@@ -100,7 +100,7 @@ def test_nobody_speaks_for_another_process(caplog: pytest.LogCaptureFixture) -> 
     assert response.hold is True
     assert (response.client_name, response.client_pid) == ("a", 6), "the answer is for who asked"
     assert held.refused == 1
-    assert "process 6 speaks for 'a'" in caplog.text
+    assert "process 6 has the name 'a' of another process" in caplog.text
     assert asked(held, 2, "a", 5, ready=True).hold is False
 
 
@@ -113,11 +113,11 @@ def test_nobody_speaks_for_the_manager() -> None:
 def test_who_waits_is_told_of_the_release_at_once() -> None:
     held = manager("a", "b")
     for pid, name in enumerate(["a", "c", "c"], 10):
-        answer = held.handle(ask_hold(name, pid, 0, name == "a"), 0.0)
+        answer = held.handle(hold_request(name, pid, 0, name == "a"), 0.0)
         assert answer is not None
         assert told([answer]) == {(name, pid, True)}
     assert held.tick(0.1) == []
-    answer = held.handle(ask_hold("b", 20, 0, True), 0.2)
+    answer = held.handle(hold_request("b", 20, 0, True), 0.2)
     assert answer is not None
     assert told([answer]) == {("b", 20, False)}
     assert told(held.tick(0.2)) == {("a", 10, False), ("c", 11, False), ("c", 12, False)}
@@ -169,9 +169,9 @@ def test_required_names_are_taken_once() -> None:
 def test_a_process_that_is_silent_no_longer_speaks_for_its_name() -> None:
     """A second process has used the name for a moment: the first one, which is still there, is heard again."""
     hold = Hold(["nav", "log"])
-    hold.registered("nav", 1, 0.0)
+    hold.register("nav", 1, 0.0)
     assert hold.record("nav", 1, True, 0.1)
-    hold.registered("nav", 2, 0.2)
+    hold.register("nav", 2, 0.2)
     assert not hold.record("nav", 1, True, 0.3), "the other one may live"
     assert hold.missing(0.4) == ["nav", "log"]
     assert hold.record("nav", 2, False, 0.9)
@@ -183,8 +183,8 @@ def test_a_process_that_is_silent_no_longer_speaks_for_its_name() -> None:
 
 def test_who_takes_over_a_name_is_not_ready_since_the_one_before_was() -> None:
     hold = Hold(["nav"])
-    hold.registered("nav", 1, 0.0)
-    hold.registered("nav", 2, 0.1)
+    hold.register("nav", 1, 0.0)
+    hold.register("nav", 2, 0.1)
     assert hold.record("nav", 2, True, 0.2)
     assert hold.record("nav", 1, False, 2.2)
     assert hold.missing(2.2) == ["nav"]

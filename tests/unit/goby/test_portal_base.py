@@ -13,9 +13,9 @@ from omq.errors import ConnectError, UsageError
 from omq.goby import BufferFull
 from omq.goby.outbox import Outbox, OutboxOpening
 from omq.goby.portal import BlockingInbox
-from omq.goby.portal_base import CHUNK, PortalBase
+from omq.goby.portal_base import SEND_BATCH_PUBLICATIONS, PortalBase
 from omq.goby.protobuf import ManagerRequest, ManagerResponse, Socket
-from omq.goby.wire import REQUESTS, Sockets
+from omq.goby.wire import MANAGER_REQUEST_PREFIX, Sockets
 
 Step = SimpleNamespace
 
@@ -59,13 +59,13 @@ class Portal(PortalBase[None]):
 
     @cached_property
     def life(self) -> Coroutine[Any, Any, None]:
-        return self._live()
+        return self._run_lifecycle()
 
     def _set_up(self) -> None: ...
 
     def find(self) -> None:
         """Finds its manager."""
-        for _ in driven(self._find()):
+        for _ in driven(self._find_manager()):
             pass
 
     def until(self, *kinds: str, where: Callable[[Step], bool] = lambda step: True) -> Step:
@@ -90,50 +90,50 @@ class Portal(PortalBase[None]):
     def say(self, *, hold: bool, name: str = "nav", pid: int | None = None, number: int | None = None) -> None:
         """The manager answers; the answer comes by the newest connection, or by an older one."""
         response = ManagerResponse(request=2, client_name=name, client_pid=pid or self._pid, hold=hold)
-        self._answered(response, number or self._answers_number)
+        self._handle_answer(response, number or self._answer_socket_number)
 
     def _notify(self) -> None:
         self.steps.append(Step(kind="notify", released=self._released))
 
     def _connect(self, at: Sockets) -> None:
-        self._at = at
+        self._router = at
         self.steps.append(Step(kind="connect", at=at))
 
-    def _where(self) -> object:
+    def _connections(self) -> object:
         return self.at
 
     def _subscribe(self, prefix: bytes, *, wanted: bool = True, by_answers: bool) -> None:
         self.steps.append(Step(kind="subscribe", prefix=prefix, wanted=wanted, by_answers=by_answers))
 
-    async def _ask(self, request: bytes, timeout: float) -> bytes | None:
+    async def _request(self, request: bytes, timeout: float) -> bytes | None:
         await self.step("ask", request=request)
         return self.reply
 
-    async def _open_answers(self) -> None:
+    async def _open_answer_socket(self) -> None:
         await self.step("open answers")
-        self._answers_number += 1
+        self._answer_socket_number += 1
 
-    async def _end_answers(self) -> None:
+    async def _close_answer_socket(self) -> None:
         self.steps.append(Step(kind="end answers"))
 
     async def _wait_subscribed(self, prefix: bytes, timeout: float) -> bool:
         await self.step("barrier")
         return not self.deaf if prefix else self.deaf and self.everything
 
-    async def _wait_news(self, timeout: float) -> None:
+    async def _wait_woken(self, timeout: float) -> None:
         await self.step("news")
 
     async def _pause(self, seconds: float) -> None:
         await self.step("pause", seconds=seconds)
 
-    async def _lose(self, at: object) -> bool:
+    async def _wait_lost(self, at: object) -> bool:
         await self.step("loss", at=at)
         return at != self.at
 
     async def _transmit(self, frames: list[bytes]) -> bool:
         await self.step("send", frames=frames)
         for frame in frames:
-            if frame.startswith(REQUESTS):
+            if frame.startswith(MANAGER_REQUEST_PREFIX):
                 self.requests.append(ManagerRequest.FromString(frame.partition(b"\0")[2]))
                 self.say(hold=next(self.answers, False))
             else:
@@ -228,7 +228,7 @@ def test_an_answer_to_somebody_else_only_has_it_ask() -> None:
     portal.say(hold=False, pid=portal._pid + 1)
     portal.say(hold=False, name="other")
     assert portal._hold
-    assert portal._prompted
+    assert portal._other_released
 
 
 @pytest.mark.parametrize("everything", [True, False])
@@ -271,28 +271,28 @@ def test_a_router_that_is_lost_is_found_again_with_other_sockets() -> None:
 def test_a_router_that_is_lost_while_what_was_kept_leaves_costs_what_is_under_way() -> None:
     portal = Portal()
     portal.find()
-    portal.keep(*frames(2 * CHUNK + 50))
+    portal.keep(*frames(2 * SEND_BATCH_PUBLICATIONS + 50))
     portal.until("pause", where=lambda step: bool(portal.published))
     assert not portal._outbox.open
     portal.lose(None)
-    assert len(portal.published) == CHUNK
+    assert len(portal.published) == SEND_BATCH_PUBLICATIONS
     portal.until("ask")
     assert not portal.released
     portal.lose()
     portal.until("loss")
     assert portal._outbox.open
-    assert portal.published == frames(2 * CHUNK + 50), "the rest waited for the next one"
+    assert portal.published == frames(2 * SEND_BATCH_PUBLICATIONS + 50), "the rest waited for the next one"
 
 
 def test_what_is_published_behind_a_late_subscription_leaves_once_that_is_in_force() -> None:
     portal = connected()
-    portal._subscribed()
-    assert portal._news, "it goes on at once"
+    portal._hold_publications()
+    assert portal._woken, "it goes on at once"
     assert portal.keep(b"/g/a")
     portal.until("barrier")
     assert portal.published == []
     assert portal.keep(b"/g/b")
-    portal._subscribed()
+    portal._hold_publications()
     assert portal.keep(b"/g/c"), "what comes behind another one waits for that"
     portal.until("barrier")
     assert portal.published == [b"/g/a", b"/g/b"]
@@ -301,12 +301,12 @@ def test_what_is_published_behind_a_late_subscription_leaves_once_that_is_in_for
     assert portal._outbox.open
     assert len(portal.of("barrier")) == 2
     assert all(step.released for step in portal.of("notify"))
-    assert (portal._outbox.kept, portal._outbox.left) == (3, 3)
+    assert (portal._outbox.kept, portal._outbox.sent) == (3, 3)
 
 
 def test_a_router_may_be_lost_while_a_late_subscription_is_on_its_way() -> None:
     portal = connected()
-    portal._subscribed()
+    portal._hold_publications()
     portal.keep(b"/g/")
     portal.deaf, portal.everything = True, False
     portal.until("barrier")
@@ -323,7 +323,7 @@ def test_a_router_may_be_lost_while_a_late_subscription_is_on_its_way() -> None:
 def test_a_router_that_is_lost_and_found_while_a_late_subscription_is_on_its_way_gets_nothing_unasked() -> None:
     portal = connected()
     asked = len(portal.requests)
-    portal._subscribed()
+    portal._hold_publications()
     portal.keep(b"/g/")
     portal.until("barrier")
     portal.lose()  # the word passes there
@@ -363,12 +363,12 @@ def test_a_release_of_a_router_that_is_lost_meanwhile_is_none() -> None:
 def test_a_release_that_is_heard_late_is_none_of_the_next_router() -> None:
     portal = Portal(holds=[True] * 100)
     portal.until("news")
-    before = portal._answers_number
+    before = portal._answer_socket_number
     portal.lose()
     portal.until("open answers")
     portal.say(hold=False, number=before)
     portal.until("news")
-    assert portal._answers_number != before
+    assert portal._answer_socket_number != before
     portal.say(hold=False, number=before)
     assert portal._hold
     portal.say(hold=False)
@@ -436,12 +436,12 @@ def test_the_outbox_is_bounded() -> None:
     assert not outbox.open
     assert outbox.take(9) == []
     assert outbox.open
-    assert (outbox.kept, outbox.left) == (3, 3)
+    assert (outbox.kept, outbox.sent) == (3, 3)
     outbox.hold()
-    outbox.let_go()
+    outbox.release()
     assert outbox.put(bytes(65 << 20)), "one may, whatever its size"
     outbox.take(1)
-    assert (outbox.kept, outbox.left) == (4, 3), "it is on its way"
+    assert (outbox.kept, outbox.sent) == (4, 3), "it is on its way"
     with pytest.raises(OutboxOpening):
         outbox.put(b"d")
     outbox.hold()
@@ -475,6 +475,6 @@ def test_a_router_that_passes_no_subscriptions_on_is_tried_again(monkeypatch: py
     for later, asked in ((1.0, False), (100.0, True)):
         now += later
         portal.steps.clear()
-        portal._subscribed()
+        portal._hold_publications()
         portal.until("loss")
         assert bool(portal.of("barrier")) == asked

@@ -102,7 +102,7 @@ def test_a_damaged_end_is_set_aside_and_gone_on_with(tmp_path: Path, caplog: pyt
         file.write(torn)
     with Recorder(path) as recorder:
         recorder.append(FRAMES[0], 2000)
-    assert f"{path}.damaged now" in caplog.text
+    assert f"moved to {path}.damaged" in caplog.text
     assert read(path) == ([*WHOLE, (2000, FRAMES[0])], None)
     assert (tmp_path / "log.damaged").read_bytes() == torn
 

@@ -127,13 +127,13 @@ def test_schemes_of_ones_own() -> None:
     assert (codec.scheme, codec.type) == ("450", "Fix")
     assert codec.decode(codec.encode(Fix(1.0, 2.0))) == Fix(1.0, 2.0)
     assert schemes.codec(Fix, "FIX").scheme == schemes.codec(Fix, 450).scheme == "450"
-    assert schemes.wire_of("FIX") == "450"
+    assert schemes.wire_name("FIX") == "450"
     for payload in (b"{", b"[1]", b'{"speed": 1}'):
         with pytest.raises(ValueError):
             codec.decode(payload)
-    with pytest.raises(UsageError, match="is there"):
+    with pytest.raises(UsageError, match="is registered"):
         schemes.register(dataclasses.replace(OWN, name="OTHER"))
-    with pytest.raises(UsageError, match="Goby calls"):
+    with pytest.raises(UsageError, match="Goby has this name for"):
         schemes.register(dataclasses.replace(OWN, name="DCCL", number=451))
     with pytest.raises(TypeError):
         schemes.register("FIX")  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from omq.errors import UsageError
 from omq.goby import Malformed
 from omq.goby.protobuf import InterProcessPortalConfig, ManagerRequest, ManagerResponse, Socket
 from omq.goby.router import socket_message
-from omq.goby.wire import Bus, Sockets, ask_hold, ask_sockets, bus_of, read_sockets
+from omq.goby.wire import Bus, Sockets, bus_of, hold_request, read_sockets, sockets_request
 
 #: What a live manager has answered over tcp to `pyprobe`, process 4242.
 LIVE = bytes.fromhex(
@@ -37,8 +37,8 @@ def test_a_client_takes_the_managers_address() -> None:
 
 
 def test_requests_are_bytes_of_the_definition() -> None:
-    assert ask_sockets("pyprobe", 4242) == bytes.fromhex("08011207707970726f6265189221")
-    head, _, payload = ask_hold("pyprobe", 4242, 0xAB, True).partition(b"\0")
+    assert sockets_request("pyprobe", 4242) == bytes.fromhex("08011207707970726f6265189221")
+    head, _, payload = hold_request("pyprobe", 4242, 0xAB, True).partition(b"\0")
     assert head == b"/goby::zeromq::_internal_manager_request/PROTOBUF/goby.zeromq.protobuf.ManagerRequest/4242/ab/"
     assert payload == bytes.fromhex("08021207707970726f62651892212001")
 
@@ -46,7 +46,7 @@ def test_requests_are_bytes_of_the_definition() -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        *(b"", b"garbage", ask_sockets("pyprobe", 4242)),
+        *(b"", b"garbage", sockets_request("pyprobe", 4242)),
         ManagerResponse(request=2, client_name="a", client_pid=1, hold=False).SerializeToString(),
     ],
 )
@@ -69,10 +69,10 @@ def test_only_ipc_and_tcp_are_taken(transport: int | None) -> None:
 def test_the_defaults_are_those_of_the_definition() -> None:
     bus = bus_of(InterProcessPortalConfig())
     assert bus == Bus("default_goby_platform", "ipc", None, "127.0.0.1", 11144)
-    assert bus.manager == "ipc:///tmp/goby_default_goby_platform.manager"
-    assert Bus(platform="auv").base == "/tmp/goby_auv"
-    assert Bus(socket_name="/x/y").manager == "ipc:///x/y.manager"
-    assert Bus(transport="tcp", address="::1", port=5).manager == "tcp://[::1]:5"
+    assert bus.manager_endpoint == "ipc:///tmp/goby_default_goby_platform.manager"
+    assert Bus(platform="auv").path_prefix == "/tmp/goby_auv"
+    assert Bus(socket_name="/x/y").manager_endpoint == "ipc:///x/y.manager"
+    assert Bus(transport="tcp", address="::1", port=5).manager_endpoint == "tcp://[::1]:5"
     assert bus_of(InterProcessPortalConfig(ip_address="::1")).address == "::1"
     assert bus_of(InterProcessPortalConfig(ipv4_address="10.0.0.1")).address == "10.0.0.1"
     config = InterProcessPortalConfig()
