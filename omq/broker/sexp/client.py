@@ -27,7 +27,7 @@ MAX_BACKLOG_BYTES: Final = 16 << 20
 _READ_BYTES: Final = 256 << 10
 #: Commands in one write. The server can hold all their answers while it reads on, so that a write never blocks until
 #: the client reads.
-_MAX_COMMANDS: Final = 64
+_MAX_BATCH_COMMANDS: Final = 64
 _ANSWERS: Final[dict[type[Command], type[Frame]]] = {
     protocol.Subscribe: protocol.Subscribed,
     protocol.Unsubscribe: protocol.Unsubscribed,
@@ -272,8 +272,8 @@ class Client:
                 raise TooLarge(f"a command has at most {MAX_EXPRESSION_BYTES} bytes, not {len(line) - 1}")
         numbers: list[int] = []
         with self._call_lock:
-            for at in range(0, len(lines), _MAX_COMMANDS):
-                numbers += self._call_batch(commands[at], lines[at : at + _MAX_COMMANDS])
+            for at in range(0, len(lines), _MAX_BATCH_COMMANDS):
+                numbers += self._call_batch(commands[at], lines[at : at + _MAX_BATCH_COMMANDS])
         return numbers
 
     def _call_batch(self, command: Command, lines: list[bytes]) -> list[int]:
@@ -352,7 +352,7 @@ class Client:
 
     def _backlog_bytes(self) -> int:
         """Returns the size of the messages that wait for the program."""
-        return sum(one._bytes for one in self._subscriptions.values() if one._end is None)
+        return sum(each._bytes for each in self._subscriptions.values() if each._end is None)
 
     def _handle_frame(self, frame: Frame) -> None:
         request = self._request

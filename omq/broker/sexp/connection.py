@@ -40,9 +40,8 @@ from omq.broker.sexp.transport import SexpTransport
 from omq.ranges import ranges_of
 from omq.unpatched import socket
 
-#: The ack timeout of consumers: a message is only redelivered after its connection has ended.
-_NO_TIMEOUT_S: Final = 1e8
-_PREFETCH: Final = 256  # messages of a round-robin topic that may wait for the kernel
+_ACK_TIMEOUT_S: Final = 1e8  # practically none: a message is only redelivered after its connection has ended
+_PREFETCH_MESSAGES: Final = 256  # of a round-robin topic, that may wait for the kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +49,26 @@ class Limits:
     """The limits of a connection: times in seconds, sizes in bytes.
 
     Attributes:
-        ping: The interval between two pings.
-        handshake: The time until a connection must have sent `Connect`.
-        linger: The time that the peer has to close its side after the server has closed its own.
-        closing: The time to send answers when the broker stops.
-        unsent: The size of transient topics' messages that may wait for a slow subscriber.
-        window: The size of persistent topics' messages that may wait for a subscriber; the rest waits in the store.
-        consumer_window: The size of round-robin topics' messages that may wait: other consumers cannot get these.
-        publishing: The size of publications that may wait for the store before the connection is no longer read.
-        answers: The size of answers that may wait for the client before the connection is no longer read.
+        ping_interval: The interval between two pings.
+        handshake_timeout: The time until a connection must have sent `Connect`.
+        linger: The time for the peer to close its side after the server has closed its own.
+        close_timeout: The time to send answers when the broker stops.
+        transient_window: The messages of transient topics that may wait for a slow subscriber.
+        window: The messages of persistent topics that may wait for a subscriber; the rest waits in the store.
+        consumer_window: The messages of round-robin topics that may wait: other consumers cannot get these.
+        publish_window: The publications that may wait for the store before the connection is no longer read.
+        answer_window: The answers that may wait for the client before the connection is no longer read.
     """
 
-    ping: float = 25.0
-    handshake: float = 30.0
+    ping_interval: float = 25.0
+    handshake_timeout: float = 30.0
     linger: float = 2.0
-    closing: float = 2.0
-    unsent: int = 64 << 20
+    close_timeout: float = 2.0
+    transient_window: int = 64 << 20
     window: int = 256 << 10
     consumer_window: int = 64 << 10
-    publishing: int = 8 << 20
-    answers: int = 256 << 10
+    publish_window: int = 8 << 20
+    answer_window: int = 256 << 10
 
 
 class FrameCache:
@@ -77,17 +76,17 @@ class FrameCache:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._found: dict[tuple[int, bytes], tuple[bytes, list[int]]] = {}
+        self._cache: dict[tuple[int, bytes], tuple[bytes, list[int]]] = {}
 
     def encode(self, header: bytes, records: memoryview, topic_id: int) -> tuple[bytes, list[int]]:
         """Returns the frames of a block, and the end offset of each frame."""
         key = (topic_id, header)
-        found = self._found.get(key)
-        if found is None:
-            if not self._found:
-                self._loop.call_soon(self._found.clear)
-            found = self._found[key] = write_block(header, records, topic_id)
-        return found
+        frames = self._cache.get(key)
+        if frames is None:
+            if not self._cache:
+                self._loop.call_soon(self._cache.clear)
+            frames = self._cache[key] = write_block(header, records, topic_id)
+        return frames
 
 
 class SexpConnection:
@@ -140,7 +139,7 @@ class SexpConnection:
         self._last_frame: bytes | None = None  # sent before the connection closes; `None` while it is open
         self._finished = False  # the kernel has taken all that was queued
         self._last_written = 0  # at the last progress check of a closing connection
-        self._timer: asyncio.TimerHandle = loop.call_later(limits.handshake, self._handshake_timeout)
+        self._timer: asyncio.TimerHandle = loop.call_later(limits.handshake_timeout, self._handshake_timeout)
         self.transport.read(True)
 
     # ------------------------------------------------------------------------------------------- receiving
@@ -203,9 +202,7 @@ class SexpConnection:
         except BrokerError as error:
             self._answer_error(command, error)
 
-    def _answer_error(
-        self, command: Subscribe | Unsubscribe | Publish | Create | Ack | Connect, error: BrokerError
-    ) -> None:
+    def _answer_error(self, command: Command, error: BrokerError) -> None:
         """Answers a command with an error; the connection stays open."""
         self.broker.count_refusal(error)
         topic = command.topic if not isinstance(command, Ack | Connect) else b""
@@ -217,7 +214,7 @@ class SexpConnection:
             self._end(write_frame(Error(f"client {shown(command.client)} is connected already")))
             return
         self._clients[command.client] = self
-        self._set_timer(self.limits.ping, self._ping)
+        self._set_timer(self.limits.ping_interval, self._ping)
 
     def _subscribe(self, command: Subscribe) -> None:
         name = topic_name(command.topic)
@@ -325,8 +322,8 @@ class SexpConnection:
         self.transport.read(
             not self.ending
             and self._creating is None
-            and self._publishing < limits.publishing
-            and self._answers.size < limits.answers
+            and self._publishing < limits.publish_window
+            and self._answers.size < limits.answer_window
         )
 
     def _ping(self) -> None:
@@ -339,7 +336,7 @@ class SexpConnection:
         self.transport.write(ping)
         self.transport.flush()
         self._pings.sent(self.transport.written)
-        self._set_timer(self.limits.ping, self._ping)
+        self._set_timer(self.limits.ping_interval, self._ping)
 
     def _set_timer(self, seconds: float, then: Callable[[], None]) -> None:
         """Replaces the timer of the connection."""
@@ -376,7 +373,7 @@ class SexpConnection:
             sink.end()
         self.sinks.clear()
         self._forget_client()
-        self._set_timer(self.limits.ping, self._check_progress)
+        self._set_timer(self.limits.ping_interval, self._check_progress)
         self._update_reading()
         self._try_finish()
 
@@ -397,7 +394,7 @@ class SexpConnection:
         if self.transport.written == self._last_written and not self._publishing:
             self.transport.close()
         self._last_written = self.transport.written
-        self._set_timer(self.limits.ping, self._check_progress)
+        self._set_timer(self.limits.ping_interval, self._check_progress)
 
     def _handshake_timeout(self) -> None:
         self._end(write_frame(Error("Connect was not sent in time")) if self._protocol.version else b"")
@@ -499,9 +496,9 @@ class SexpSubscriptionSink:
         if self.topic.persistence != "transient":
             self._paused = 2 * unsent > self._limits.window
             return 0 if self._paused else self._limits.window - unsent
-        if unsent >= self._limits.unsent:
+        if unsent >= self._limits.transient_window:
             self.connection.loop.call_soon(self._too_slow)
-        return max(self._limits.unsent - unsent, 0)
+        return max(self._limits.transient_window - unsent, 0)
 
     def send_block(self, header: bytes, records: memoryview, deliveries: bytes) -> None:
         """See `Sink`."""
@@ -541,14 +538,14 @@ class SexpSubscriptionSink:
         self.stop()
 
     def discard_unsent(self) -> None:
-        """Takes account of messages that the transport has dropped and will not send."""
+        """Handles the messages that the transport has dropped."""
 
     def stop(self) -> None:
-        """Ends the delivery at once; messages that wait for the kernel are not sent any more."""
+        """Ends the delivery at once, without the messages that wait for the kernel."""
         self._subscription.end()
 
     def _too_slow(self) -> None:
-        limit = self._limits.unsent
+        limit = self._limits.transient_window
         self.connection.fail(f"{shown(self.topic.name.encode())}: too slow: more than {limit} bytes wait to be read")
 
 
@@ -563,7 +560,9 @@ class SexpConsumerSink(SexpSubscriptionSink):
             raise TopicError("a round-robin topic is read From_current")
         self._waiting: deque[tuple[int, int]] = deque()  # end offsets in the stream, and ids
         self._leaving = False
-        self._consumer = self.connection.broker.consume(self.topic, self, ack_timeout=_NO_TIMEOUT_S, credit=_PREFETCH)
+        self._consumer = self.connection.broker.consume(
+            self.topic, self, ack_timeout=_ACK_TIMEOUT_S, credit=_PREFETCH_MESSAGES
+        )
 
     def room(self) -> int:
         """See `Sink`."""

@@ -22,9 +22,8 @@ from omq.broker.sexp.syntax import Expression, SexpParser, Writable, encode, par
 from omq.errors import EndpointError
 
 VERSIONS: Final = (1, 2)
-NEWEST: Final = 2
+NEWEST: Final = VERSIONS[-1]
 REFUSED: Final = -1
-MAX_ID: Final = (1 << 62) - 1  # of a message
 
 _VERSION: Final = struct.Struct(">q")
 HANDSHAKE_BYTES: Final = _VERSION.size
@@ -135,11 +134,11 @@ def _variant(expression: Expression, what: str) -> tuple[bytes, list[Expression]
         raise SyntaxFault(f"{what} must be a list, not {shown(expression)}")
     if not expression or not isinstance(expression[0], bytes):
         raise SyntaxFault(f"{what} must be a list that begins with its name")
-    tag = expression[0]
-    return tag[:1].upper() + tag[1:], expression[1:]
+    return _constant(expression[0]), expression[1:]
 
 
 def _constant(atom: bytes) -> bytes:
+    """Returns an atom with its first letter in upper case."""
     return atom[:1].upper() + atom[1:]
 
 
@@ -219,15 +218,15 @@ def _time(expression: Expression) -> float:
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-_TOPIC: Final = partial(_atom, what="a topic")
+_topic: Final = partial(_atom, what="a topic")
 #: The first version with a command, its class, and the parsers of its arguments.
 _COMMANDS: Final[dict[bytes, tuple[int, Callable[..., Command], tuple[Callable[[Expression], object], ...]]]] = {
     b"Connect": (1, Connect, (partial(_integer, what="a version"), partial(_atom, what="a client's id"))),
-    b"Subscribe": (1, Subscribe, (_TOPIC, _replay)),
-    b"Unsubscribe": (1, Unsubscribe, (_TOPIC,)),
+    b"Subscribe": (1, Subscribe, (_topic, _replay)),
+    b"Unsubscribe": (1, Unsubscribe, (_topic,)),
     b"Ack": (1, Ack, (_time,)),
-    b"Publish": (2, Publish, (_TOPIC, partial(_atom, what="a body"))),
-    b"Create": (2, Create, (_TOPIC, _delivery, _persistence)),
+    b"Publish": (2, Publish, (_topic, partial(_atom, what="a body"))),
+    b"Create": (2, Create, (_topic, _delivery, _persistence)),
 }
 _NO_COMMAND: Final = (NEWEST + 1, Connect, ())
 
@@ -265,21 +264,21 @@ def _expression(command: Command) -> Writable:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Reports an error, or a remark about a subscription."""
+    """An error, or a remark about a subscription."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Asks for an `Ack` of this time (seconds since 1970)."""
+    """A request for an `Ack` with this time, in seconds since 1970."""
 
     time: int
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message; `topic_id` is that of `Subscribed`."""
+    """A message of a topic, whose id is that of `Subscribed`."""
 
     id: int
     topic_id: int
@@ -345,7 +344,10 @@ def write_frame(frame: Frame) -> bytes:
 
 
 def write_block(header: bytes, records: memoryview, topic_id: int) -> tuple[bytes, list[int]]:
-    """Encodes the messages of a block as frames; returns these and the end offset of each frame."""
+    """Encodes the messages of a block as frames; returns the frames and the end offset of each.
+
+    It parses the records itself: `blocks.decode` copies each body, and verifies checksums that the store has verified.
+    """
     first, count, _, _ = read_header(header)
     pieces: list[bytes | memoryview] = []
     ends = []
@@ -571,7 +573,7 @@ class SexpClientProtocol:
         if not self.agreed:
             (version,) = _VERSION.unpack_from(text)
             if version != self.version:
-                raise VersionFault(f"the server does not speak version {self.version}")
+                raise VersionFault(f"the server does not support version {self.version}")
             self.agreed = True
             at = HANDSHAKE_BYTES
         end = len(text)

@@ -11,14 +11,14 @@ from omq.broker.core.broker import Broker
 from omq.broker.core.rate_limit import RateLimit
 from omq.broker.sexp.connection import FrameCache, Limits, SexpConnection
 from omq.broker.sexp.protocol import parse_endpoint
-from omq.broker.sexp.transport import set_up
+from omq.broker.sexp.transport import set_socket_options
 from omq.errors import BindError
 from omq.serving.descriptors import room_for_connections
 from omq.unpatched import socket
 
 log = logging.getLogger("omq.broker")
 
-_BACKLOG: Final = 1024
+_LISTEN_BACKLOG: Final = 1024
 _ACCEPT_BATCH: Final = 64  # connections accepted in one turn of the loop
 _ACCEPT_RETRY_DELAY_S: Final = 0.2  # after accept has failed without a free descriptor
 
@@ -64,7 +64,7 @@ class SexpServer:
                 host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG
             )
             family, _, _, _, address = found[0]
-            listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+            listener = socket.create_server(address[:2], family=family, backlog=_LISTEN_BACKLOG)
         except OSError as error:
             raise BindError(error.errno, f"{endpoint}: {error.strerror or error}") from error
         listener.setblocking(False)
@@ -83,7 +83,7 @@ class SexpServer:
         for connection in list(self.connections):
             connection.shut_down("the broker ends")
         with suppress(TimeoutError):
-            async with asyncio.timeout(self.limits.closing):
+            async with asyncio.timeout(self.limits.close_timeout):
                 while self.connections:
                     self._closed.clear()
                     await self._closed.wait()
@@ -110,7 +110,7 @@ class SexpServer:
                 self._log_refusal(address)
                 sock.close()
                 continue
-            set_up(sock)
+            set_socket_options(sock)
             connection = SexpConnection(
                 sock,
                 f"tcp://{address[0]}:{address[1]}",

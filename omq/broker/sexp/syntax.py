@@ -91,8 +91,8 @@ class SexpParser:
     """An incremental parser of a stream of expressions.
 
     Args:
-        max_length: The most bytes of one expression, or of a comment outside of expressions.
-        max_depth: The most nested lists.
+        max_length: The limit of one expression, or of a comment outside of expressions, in bytes.
+        max_depth: The limit of nested lists.
     """
 
     __slots__ = (
@@ -256,9 +256,9 @@ class SexpParser:
             raise SyntaxFault("unexpected closing parenthesis")
         if self._skip:
             raise SyntaxFault("#; must be followed by an expression in the same list")
-        done = self._items
+        finished = self._items
         self._items, self._skip = self._lists.pop(), self._skips.pop()
-        self._add(done)
+        self._add(finished)
 
     def _add_atom(self) -> None:
         atom = bytes(self._atom)
@@ -311,9 +311,9 @@ def parse(text: bytes, *, max_length: int = MAX_EXPRESSION_BYTES, max_depth: int
     Raises:
         SyntaxFault: The text is not exactly one expression.
     """
-    reader = SexpParser(max_length=max_length, max_depth=max_depth)
-    found = [*reader.feed(text), *reader.feed(b"\n")]
-    if not reader.idle:
+    parser = SexpParser(max_length=max_length, max_depth=max_depth)
+    found = [*parser.feed(text), *parser.feed(b"\n")]
+    if not parser.idle:
         raise SyntaxFault("the text ends within an expression or a comment")
     if len(found) != 1:
         raise SyntaxFault(f"one expression was expected, not {len(found)}")

@@ -49,7 +49,7 @@ class SexpTransport:
     Attributes:
         queued: The number of bytes that were queued so far.
         written: How many of them the kernel has taken.
-        open: The transport is not closed.
+        open: Whether the transport is not closed.
     """
 
     __slots__ = (
@@ -57,8 +57,8 @@ class SexpTransport:
         "_loop",
         "_owner",
         "_pieces",
+        "_read_size",
         "_reading",
-        "_size",
         "_sock",
         "_timer",
         "_writing",
@@ -70,7 +70,7 @@ class SexpTransport:
     def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, owner: TransportOwner) -> None:
         self._loop = loop
         self._sock = sock
-        self._size = MAX_READ_BYTES
+        self._read_size = MAX_READ_BYTES
         self._owner = owner
         self._pieces: deque[bytes | memoryview] = deque()
         self._flushing: asyncio.Handle | None = None  # a scheduled flush
@@ -151,7 +151,7 @@ class SexpTransport:
 
     def _readable(self) -> None:
         try:
-            data = self._sock.recv(self._size)
+            data = self._sock.recv(self._read_size)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -166,9 +166,9 @@ class SexpTransport:
             elapsed_s = time.perf_counter() - began
             # Thousands of small commands take longer than one message of the same size.
             if elapsed_s > _TIME_SLICE_S:
-                self._size = max(_MIN_READ_BYTES, self._size // 2)
+                self._read_size = max(_MIN_READ_BYTES, self._read_size // 2)
             elif elapsed_s < _TIME_SLICE_S / 4:
-                self._size = min(MAX_READ_BYTES, self._size * 2)
+                self._read_size = min(MAX_READ_BYTES, self._read_size * 2)
         else:
             self._read(False)
             self._owner.eof_received()
@@ -212,7 +212,7 @@ class SexpTransport:
             pieces.popleft()
 
 
-def set_up(sock: socket.socket) -> None:
+def set_socket_options(sock: socket.socket) -> None:
     """Sets the options of an accepted socket."""
     sock.setblocking(False)
     if sock.family in (socket.AF_INET, socket.AF_INET6):

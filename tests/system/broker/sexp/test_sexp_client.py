@@ -105,7 +105,7 @@ def test_where_a_replay_begins_is_noted(stage):
 
 
 def test_a_busy_program_stays_connected():
-    with ServerThread(Limits(ping=0.05)) as stage:
+    with ServerThread(Limits(ping_interval=0.05)) as stage:
         stage.create("t")
         with Client(stage.endpoint) as client, client.subscribe("t") as subscription:
             (connection,) = stage.server.connections
