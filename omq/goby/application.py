@@ -196,7 +196,7 @@ class Application:
             ClosedError: The portal was closed, or has failed.
         """
         if self._ran:
-            raise UsageError(f"{self.name} has run already: make another one")
+            raise UsageError(f"{self.name} has run already: create another one")
         self._ran = True
         restore = self._set_signal_handlers()
         try:
@@ -346,7 +346,7 @@ def _common(config: Any) -> tuple[str | None, Any, InterProcessPortalConfig | No
         app = _table(config, "app")
         name = app.get("name")
         if "name" in app and not (isinstance(name, str) and name):
-            raise UsageError(f"app.name={name!r}: must be a text that is not empty")
+            raise UsageError(f"app.name={name!r}: must be a non-empty string")
         if "interprocess" not in config:
             return name, config.get("frequency"), None
         try:

@@ -109,8 +109,7 @@ class Daemon:
         self._required = tuple(dict.fromkeys([*settings.hold.required_client, *required_clients]))
         for required in self._required:
             if not isinstance(required, str) or not required:
-                reason = "a name is a text that is not empty"
-                raise UsageError(f"required_clients={required!r}: {reason}").about("required_clients")
+                raise UsageError(f"required_clients={required!r}: must be a non-empty string").about("required_clients")
         self._hwm_config: InterProcessPortalConfig = settings.interprocess
         for name in ("send_queue_size", "receive_queue_size"):
             if (hwm := getattr(self._hwm_config, name)) >= 2**31:
@@ -141,7 +140,7 @@ class Daemon:
             UsageError: The daemon was started before.
         """
         if self._context is not None:
-            raise UsageError("this daemon was started already: make another one")
+            raise UsageError("this daemon was started already: create another one")
         self._context = omq.Context()
         try:
             self._open(self._context)

@@ -262,7 +262,7 @@ class RegexHandler(Handler):
 
 def _compiled(name: str, pattern: str) -> re.Pattern[str]:
     if not isinstance(pattern, str):
-        raise UsageError(f"{name}={pattern!r}: is not a valid regular expression: must be a text")
+        raise UsageError(f"{name}={pattern!r}: is not a valid regular expression: must be a string")
     try:
         return re.compile(pattern, re.DOTALL)  # a group may contain a line feed
     except (re.error, OverflowError, RecursionError) as error:

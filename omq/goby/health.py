@@ -86,11 +86,11 @@ class HealthPoll:
 
     def report(self) -> VehicleHealth:
         """Returns the vehicle's health: the worst of its processes. An expected one without an answer has died."""
-        found = list(self._answers.values())
-        names = {health.name for health in found}
+        answers = list(self._answers.values())
+        names = {health.name for health in answers}
         for name in self._expected:
             if name not in names:
                 main = ThreadHealth(name=name, state=HEALTH__FAILED, error=ERROR__PROCESS_DIED)
-                found.append(ProcessHealth(name=name, main=main))
-        worst = max((health.main.state for health in found), default=HEALTH__OK)
-        return VehicleHealth(time=time.time_ns() // 1000, platform=self._platform, state=worst, process=found)
+                answers.append(ProcessHealth(name=name, main=main))
+        worst = max((health.main.state for health in answers), default=HEALTH__OK)
+        return VehicleHealth(time=time.time_ns() // 1000, platform=self._platform, state=worst, process=answers)

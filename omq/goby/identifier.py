@@ -42,12 +42,12 @@ def checked_group(group: str | int) -> str:
 
     Raises:
         UsageError: It is empty, or has a `/` or a NUL.
-        TypeError: It is neither a text nor a number.
+        TypeError: It is neither a string nor a number.
     """
     if isinstance(group, int) and not isinstance(group, bool):
         return str(group)
     if not isinstance(group, str):
-        raise TypeError(f"a group is a str or a number, not {type(group).__name__}: {group!r}")
+        raise TypeError(f"a group must be a str or an int, not {type(group).__name__}: {group!r}")
     return _checked("group", group)
 
 
@@ -56,7 +56,7 @@ def checked_type(name: str) -> str:
 
     Raises:
         UsageError: It is empty, or has a `/` or a NUL.
-        TypeError: It is not a text.
+        TypeError: It is not a string.
     """
     if not isinstance(name, str):
         raise TypeError(f"a type's name must be a str, not {type(name).__name__}: {name!r}")
@@ -71,7 +71,7 @@ def _checked(what: str, text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UsageError(f"{what}={text!r}: is not a text that UTF-8 can encode") from None
+        raise UsageError(f"{what}={text!r}: cannot be encoded in UTF-8") from None
     return text
 
 

@@ -123,22 +123,22 @@ class Manager:
         """Marks the manager itself as ready."""
         self.hold.keep_ready(self._name)
 
-    def answer(self, request: bytes, now: float) -> bytes:
+    def answer(self, frame: bytes, now: float) -> bytes:
         """Answers a request from the manager's own socket.
 
         Args:
-            request: The frame.
+            frame: The request.
             now: The time in seconds.
 
         Returns:
             The frame of the reply; empty if the request could not be parsed.
         """
         try:
-            asked = read_message(ManagerRequest, request)
+            request = read_message(ManagerRequest, frame)
         except Malformed as fault:
             self.count_malformed(str(fault), now)
             return b""
-        return self._answer(asked, now).SerializeToString()
+        return self._answer(request, now).SerializeToString()
 
     def handle(self, frame: bytes, now: float) -> bytes | None:
         """Answers a request from a publication.
@@ -151,13 +151,13 @@ class Manager:
             The publication with the answer; `None` if the request could not be parsed.
         """
         try:
-            asked = read_message(ManagerRequest, split_frame(frame)[1])
+            request = read_message(ManagerRequest, split_frame(frame)[1])
         except Malformed as fault:
             self.count_malformed(str(fault), now)
             return None
-        response = self._answer(asked, now)
-        if asked.request == PROVIDE_HOLD_STATE:
-            client = asked.client_name, asked.client_pid
+        response = self._answer(request, now)
+        if request.request == PROVIDE_HOLD_STATE:
+            client = request.client_name, request.client_pid
             if response.hold and (client in self._waiting or len(self._waiting) < MAX_WAITING_CLIENTS):
                 self._waiting[client] = now
             else:
@@ -189,22 +189,22 @@ class Manager:
             if now - last < CLIENT_IDLE_TIMEOUT_S
         ]
 
-    def _answer(self, asked: ManagerRequest, now: float) -> ManagerResponse:
-        name, pid = asked.client_name, asked.client_pid
-        response = ManagerResponse(request=asked.request, client_name=name, client_pid=pid)
-        if asked.request == PROVIDE_PUB_SUB_SOCKETS:
+    def _answer(self, request: ManagerRequest, now: float) -> ManagerResponse:
+        name, pid = request.client_name, request.client_pid
+        response = ManagerResponse(request=request.request, client_name=name, client_pid=pid)
+        if request.request == PROVIDE_PUB_SUB_SOCKETS:
             if name == self._name:
                 self._warn(f"a client has the name {name!r} of this manager: it is not required", now)
             else:
                 self.hold.register(name, pid, now)
             response.publish_socket.CopyFrom(self._publish)
             response.subscribe_socket.CopyFrom(self._subscribe)
-        elif asked.request == PROVIDE_HOLD_STATE:
-            if not self.hold.record(name, pid, asked.ready, now):
+        elif request.request == PROVIDE_HOLD_STATE:
+            if not self.hold.record(name, pid, request.ready, now):
                 self.refused += 1
                 self._warn(f"process {pid} has the name {name!r} of another process: its message is ignored", now)
             response.hold = self.hold.holds(now)
-        elif asked.request == PROVIDE_MISSING_CLIENTS:
+        elif request.request == PROVIDE_MISSING_CLIENTS:
             response.missing_client.extend(self.hold.missing(now))
             response.hold = self.hold.holds(now)
         return response

@@ -165,7 +165,7 @@ class PortalBase(Generic[_Subscription]):
     ) -> None:
         self._bus = Bus(platform, transport, None if socket_name is None else os.fspath(socket_name), address, port)
         if not isinstance(name, str) or not name:
-            raise UsageError(f"name={name!r}: a client's name is a text that is not empty").about("name")
+            raise UsageError(f"name={name!r}: must be a non-empty string").about("name")
         try:
             name.encode()
         except UnicodeEncodeError as error:
@@ -175,7 +175,7 @@ class PortalBase(Generic[_Subscription]):
             or not isinstance(manager_timeout, int | float)
             or not 0 < manager_timeout <= threading.TIMEOUT_MAX
         ):
-            reason = f"must be seconds, more than 0, at most {threading.TIMEOUT_MAX:g}"
+            reason = f"must be seconds above 0, at most {threading.TIMEOUT_MAX:g}"
             raise UsageError(f"manager_timeout={manager_timeout!r}: {reason}").about("manager_timeout")
         if transport == "tcp" and port == 0:
             raise UsageError("port=0: is not a valid port of a manager").about("port")
@@ -222,7 +222,7 @@ class PortalBase(Generic[_Subscription]):
         raise NotImplementedError
 
     def _check_usable(self) -> None:
-        """Raises `StateError` where the portal cannot be used: in a forked child, or another event loop."""
+        """Raises `StateError` in a forked child, and in another event loop."""
         raise NotImplementedError
 
     async def _ensure_started(self) -> None:
@@ -294,7 +294,7 @@ class PortalBase(Generic[_Subscription]):
     def _check_process(self) -> None:
         """Raises `StateError` in a forked child: no thread of the portal runs there, and locks may be held for ever."""
         if os.getpid() != self._pid:
-            raise StateError(f"the portal {self._name} belongs to process {self._pid}: make another one after a fork")
+            raise StateError(f"the portal {self._name} belongs to process {self._pid}: create another one after a fork")
 
     def _closed_error(self) -> ClosedError:
         return ClosedError(f"{self!r} is closed")

@@ -146,9 +146,9 @@ class Recorder:
 def _unused_path(path: Path) -> Path:
     """Returns an unused path for the damaged part."""
     for number in itertools.count():
-        found = path.with_name(f"{path.name}.damaged" + (f".{number}" if number else ""))
-        if not found.exists():
-            return found
+        unused = path.with_name(f"{path.name}.damaged" + (f".{number}" if number else ""))
+        if not unused.exists():
+            return unused
     raise AssertionError("not reached")
 
 

@@ -51,7 +51,7 @@ class Scheme:
         if not isinstance(self.number, int) or isinstance(self.number, bool) or not 0 <= self.number < 2**31:
             raise UsageError(f"number={self.number!r}: must be a whole number from 0 to 2147483647")
         if not isinstance(self.name, str) or not self.name or self.name.isdigit():
-            raise UsageError(f"name={self.name!r}: must be a text that is not a number")
+            raise UsageError(f"name={self.name!r}: must be a string that is not a number")
 
     @property
     def wire(self) -> str:

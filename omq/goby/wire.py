@@ -57,7 +57,7 @@ class Bus:
         for name in ("platform", "address"):
             value = getattr(self, name)
             if not isinstance(value, str) or not value or "\0" in value:
-                raise UsageError(f"{name}={value!r}: must be a text that is not empty").about(name)
+                raise UsageError(f"{name}={value!r}: must be a non-empty string").about(name)
         if "/" in self.platform:
             reason = "has a /, and is a part of the sockets' paths"
             raise UsageError(f"platform={self.platform!r}: {reason}").about("platform")

@@ -310,7 +310,7 @@ class Portal(PortalBase[Subscription]):
         if self._loop is None or self._loop is _running():
             return
         if self._loop.is_closed():
-            raise StateError(f"{self!r} belongs to an event loop that has ended: make another portal")
+            raise StateError(f"{self!r} belongs to an event loop that is closed: create another portal")
         raise StateError(f"{self!r} belongs to another event loop, or no loop runs here")
 
     def _start_background(self, handler: Handler | None = None) -> None:

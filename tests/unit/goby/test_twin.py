@@ -248,7 +248,7 @@ def test_a_twin_in_another_loop_says_so_and_closes_there_once_its_own_has_ended(
 
     asyncio.run(live())
     portal = asyncio.run(begin())
-    asyncio.run(elsewhere(portal, "event loop that has ended", closes=True))
+    asyncio.run(elsewhere(portal, "event loop that is closed", closes=True))
     asyncio.run(portal.close())
 
 
