@@ -68,18 +68,19 @@ __all__ = [
 class Client(Calls[Subscription, Consumer], AsyncClosing):
     """A client of a broker; see `omq.broker.Client`.
 
-    It belongs to the loop of its first call. The connection is dialled in the background, from then on.
+    It belongs to the event loop of its first call, which starts to connect in the background.
 
     Args:
         endpoint: The endpoint of the broker's ZMTP listener.
-        timeout: Seconds that a call waits for the broker, also for a connection; `None` for ever.
-        security: A `PlainClient` or `CurveClient`.
-        context: What its socket shares with others; `None` for the default context.
-        **options: More options of its DEALER socket; see `omq.Options`.
+        timeout: Seconds that a call waits for the broker, also for a connection. `None` waits for ever; 0 never waits.
+        security: A `PlainClient` or `CurveClient`; `None` for a broker without authentication.
+        context: The context of the client's socket; `None` for the default context.
+        **options: More options of the client's DEALER socket; see `omq.Options`.
 
     Raises:
-        EndpointError: The endpoint cannot be understood.
-        OptionError: An option does not fit.
+        EndpointError: The endpoint is not valid.
+        OptionError: An option is unknown, or its value is not valid.
+        ValueError: *timeout* is negative or not a number.
     """
 
     _connection: AsyncConnection
@@ -104,18 +105,18 @@ class Client(Calls[Subscription, Consumer], AsyncClosing):
 
     @property
     def timeout(self) -> float | None:
-        """Seconds that a call waits for the broker; `None` for ever."""
+        """The seconds that a call waits for the broker; `None` for ever."""
         return self._connection.timeout
 
     @property
     def broker(self) -> str:
-        """The id of the broker's store, which no other store has; empty until the broker has answered anything."""
+        """The id of the broker's store, which no other store has; empty before the first connection."""
         return self._connection.core.broker
 
     def read(
         self, topic: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
     ) -> AsyncIterator[Message]:
-        """Reads what is kept now, in order; not awaited; see `omq.broker.Client.read`."""
+        """Reads the messages that are kept now, in order; not awaited; see `omq.broker.Client.read`."""
         return self._read(RangeReader(self._connection, topic, start, stop, limit=limit))
 
     async def _read(self, reader: RangeReader) -> AsyncIterator[Message]:
@@ -137,7 +138,7 @@ class Client(Calls[Subscription, Consumer], AsyncClosing):
         batch_bytes: int = BATCH_BYTES,
         memory: Callable[[int], Buffer] = bytearray,
     ) -> AsyncIterator[Columns]:
-        """Reads what is kept now, as columns; not awaited; see `omq.broker.Client.read_columns`."""
+        """Reads the messages that are kept now, as columns; not awaited; see `omq.broker.Client.read_columns`."""
         reader = RangeReader(self._connection, topic, start, stop, whole=True)
         return self._read_columns(reader, ColumnReader(topic, batch_bytes, parts, memory))
 

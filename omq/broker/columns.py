@@ -1,11 +1,12 @@
-"""Messages of a topic as columns, for programs that have them so: laid out as Apache Arrow does, without a dependency.
+"""Messages of a topic as columns in the layout of Apache Arrow, without a dependency on it.
 
-`Client.read_columns` gives them; what is to be published or staged is made of them by `encode_columns`.
+`Client.read_columns` returns columns, and `encode_columns` makes records of them for `publish_many` and `stage`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from omq._core.columns import Strings
 from omq._core.columns import encode_columns as _encode
@@ -15,8 +16,7 @@ from omq.broker.types import Columns, Maps, Records, Texts
 
 __all__ = ["Columns", "Maps", "Records", "Strings", "Texts", "encode_columns"]
 
-#: Bytes of records that are encoded at once, about.
-TARGET_BYTES = 1 << 20
+TARGET_BYTES: Final = 1 << 20  #: Of the records in one `Records`, about.
 
 
 def encode_columns(
@@ -26,25 +26,26 @@ def encode_columns(
     headers: tuple[Strings, Strings, Strings] | None = None,
     target: int = TARGET_BYTES,
 ) -> Iterator[Records]:
-    """Makes records of columns, some at a time: what `Client.publish_many` and `stage` take in place of bodies.
+    """Yields the messages of columns as records, which `Client.publish_many` and `stage` accept as bodies.
 
     Args:
         bodies: The bodies.
-        keys: The keys; `None` where no message has one.
-        headers: A column that counts how many headers each row has, and their names and values; `None` for none.
-        target: Bytes of records at a time, about; one message is encoded whatever its size.
+        keys: The keys; `None` if no message has one.
+        headers: Three columns: the headers of each row (only their offsets count), and the names and the values of all
+            headers; `None` if no message has headers.
+        target: The approximate bytes of each `Records`. A larger message gets one of its own.
 
     Raises:
-        TooLarge: A body has more than 64 MiB; what came before was given.
-        ValueError: A row cannot be a message: its body or a header is null, or the name of a header does not fit.
+        TooLarge: A body has more than 64 MiB; earlier records were yielded.
+        ValueError: A row is not a valid message: its body or a header is null, or the name of a header is not valid.
     """
     row = 0
     while row < len(bodies):
-        begun = row
+        first = row
         try:
             data, row = _encode(bodies, row, target, keys=keys, headers=headers, limit=MAX_BODY_BYTES)
         except ValueError as error:
             if type(error) is ValueError:
                 raise
             raise TooLarge(f"{error}: the broker takes {MAX_BODY_BYTES} bytes at most") from None
-        yield Records(data, row - begun)
+        yield Records(data, row - first)

@@ -1,6 +1,6 @@
-"""The refusals of a broker, as exceptions; each has the code by which it travels.
+"""The errors of a broker, as exceptions; each has the code of its `ERROR` message.
 
-The broker's core raises them, the ZMTP server sends code and text, and a client makes the same exception of them again.
+The broker's core raises them, the ZMTP server sends code and text, and the client raises the same exception.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ __all__ = [
 
 
 class BrokerError(OmqError):
-    """The broker refuses, or cannot do, what was asked.
+    """The base class of the errors of a broker: it rejects a request, or cannot execute it.
 
     Attributes:
-        code: Its word in `ERROR`; see docs/reference/broker-protocol.md.
-        first: `Overrun`: the oldest id that is kept; `Damaged`: the first id that is; else 0.
-        last: `Damaged`: the last id that is; else 0.
+        code: The code in `ERROR`; see docs/reference/broker-protocol.md.
+        first: Of an `Overrun` the oldest id that is kept; of `Damaged` the first damaged id; else 0.
+        last: Of `Damaged` the last damaged id; else 0.
     """
 
     code: ClassVar[str] = "failed"
@@ -55,19 +55,19 @@ class SyntaxFault(BrokerError):
 
 
 class VersionFault(BrokerError):
-    """The two sides do not speak the same version of the protocol."""
+    """The client and the broker use different versions of the protocol."""
 
     code = "version"
 
 
 class WrongState(BrokerError):
-    """The request does not fit the state of its session: no `HELLO`, or a tag that is in use."""
+    """A request that is not valid in the state of its session: before `HELLO`, or with a tag that is in use."""
 
     code = "state"
 
 
 class TopicError(BrokerError):
-    """The topic does not exist, or is not of the kind that the call needs, or its name or a setting does not fit."""
+    """The topic does not exist or is not of the required kind, or its name or a setting is not valid."""
 
     code = "topic"
 
@@ -79,37 +79,37 @@ class PermissionDenied(BrokerError):
 
 
 class StoreFull(BrokerError):
-    """The topic or the disk is full: nothing was stored. Reading goes on, and so does writing once there is room."""
+    """The topic or the disk is full: nothing was stored. Reading continues, and writing once there is room."""
 
     code = "full"
 
 
 class BrokerFailed(BrokerError):
-    """The broker cannot do it, most likely because its store has failed: a failed write or fsync is never repeated."""
+    """The broker cannot execute a request, most likely because a write or an fsync of its store has failed."""
 
     code = "failed"
 
 
 class TooLarge(BrokerError, MessageTooLarge):
-    """A body, or a request, is larger than the broker takes; it is a `MessageTooLarge`."""
+    """A body or a request is larger than the broker accepts."""
 
     code = "too-large"
 
 
 class Damaged(BrokerError):
-    """The records of these ids are damaged; reading can go on after them."""
+    """The records with the ids `first` to `last` are damaged; reading can continue after them."""
 
     code = "damaged"
 
 
 class Overrun(BrokerError):
-    """The messages that were asked for are no longer kept."""
+    """The requested messages are no longer kept."""
 
     code = "overrun"
 
 
 class Busy(BrokerError):
-    """More of this connection's messages wait for their answers than the broker keeps."""
+    """Too many publications wait for the broker: nothing was stored; they can be repeated later."""
 
     code = "busy"
 
@@ -124,22 +124,19 @@ class AlreadySettled(BrokerError):
 
 
 class BrokerTimeout(BrokerError, Timeout):
-    """The broker is not there, or has not answered in time; it is an `omq.Timeout`.
-
-    What the call asked for may have been done, or may yet be done.
-    """
+    """The broker cannot be reached, or has not answered in time. The request may be executed all the same."""
 
 
 _BY_CODE = {kind.code: kind for kind in BrokerError.__subclasses__() if "code" in vars(kind)}
 
 
 def error_for(code: str, text: str, first: int = 0, last: int = 0) -> BrokerError:
-    """The exception for an `ERROR` with this code, text and ids."""
+    """Returns the exception for an `ERROR` with this code, text and ids."""
     kind = _BY_CODE.get(code)
     return kind(text, first, last) if kind is not None else BrokerFailed(f"{code}: {text}")
 
 
-#: The error that the broker answers with, by the store's; the first that fits.
+#: The errors of the broker by those of the store; the first match applies.
 _BY_STORE_ERROR: tuple[tuple[type[store_errors.StoreError], type[BrokerError]], ...] = (
     (store_errors.OutOfSpace, StoreFull),
     (store_errors.TopicFull, StoreFull),
@@ -151,7 +148,7 @@ _BY_STORE_ERROR: tuple[tuple[type[store_errors.StoreError], type[BrokerError]], 
 
 
 def broker_error(error: BaseException) -> BrokerError:
-    """Returns the error that the broker answers with where the store has failed with *error*."""
+    """Returns the broker's error for an error of the store."""
     if isinstance(error, BrokerError):
         return error
     for kind, answer in _BY_STORE_ERROR:

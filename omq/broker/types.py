@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-MAX_DELAY_S = 4_000_000  #: Seconds that a delivery may be put off.
+MAX_DELAY_S = 4_000_000  #: Of a nack.
 
 __all__ = [
     "Columns",
@@ -32,9 +32,9 @@ class Record(NamedTuple):
     """A body with its key and headers, for calls that publish many.
 
     Attributes:
-        body: Its content.
-        key: A key, for the readers.
-        headers: More about it, by name.
+        body: The content: anything with a contiguous buffer, up to 64 MiB.
+        key: A key, which readers get with the message; `None` for no key.
+        headers: Values by name, which readers get with the message; `None` for none.
     """
 
     body: Buffer
@@ -44,11 +44,11 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Messages that are encoded already, one after the other; `encode_columns` makes them.
+    """Encoded messages, one after the other; `encode_columns` makes them.
 
     Attributes:
         data: The records.
-        count: How many they are: 65,536 at most.
+        count: The number of records, 65,536 at most.
     """
 
     data: bytes
@@ -56,14 +56,14 @@ class Records:
 
 
 class Maps(NamedTuple):
-    """The headers of messages, as Apache Arrow lays out a column of maps.
+    """The headers of messages, in the layout of an Apache Arrow column of maps.
 
     Attributes:
-        ends: Where the headers of each row begin and end among all: a number more than there are rows, 32 bits each.
-        names: Their names.
-        values: Their values.
-        valid: A bit a row: whether it has headers; `None` where all have.
-        nulls: How many have none.
+        ends: The offsets of each row's headers in `names` and `values`: one more 32-bit number than there are rows.
+        names: The names of all headers.
+        values: The values of all headers.
+        valid: The validity bitmap, a bit for each row, 0 if it has no headers; `None` if all rows have headers.
+        nulls: The number of rows without headers.
     """
 
     ends: bytes
@@ -74,13 +74,13 @@ class Maps(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """Keys, or names or values of headers, as Apache Arrow lays out a column of bytes.
+    """Keys, or the names or values of headers, in the layout of an Apache Arrow column of bytes.
 
     Attributes:
-        ends: Where each begins and ends in the data: a number more than there are, 32 bits each.
-        data: All of them.
-        valid: A bit each: whether it is there; `None` where all are.
-        nulls: How many are not.
+        ends: The offsets of each value in the data: one more 32-bit number than there are values.
+        data: All values, one after the other.
+        valid: The validity bitmap, a bit for each value, 0 for a missing one; `None` if none is missing.
+        nulls: The number of missing values.
     """
 
     ends: bytes
@@ -91,18 +91,20 @@ class Texts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Messages of a topic as columns, laid out as Apache Arrow does.
+    """Messages of a topic as columns, in the layout of Apache Arrow.
+
+    Numbers are in the byte order of the machine.
 
     Attributes:
-        count: How many.
-        ids: Their ids, 64 bits each.
-        timestamps: When the broker took them, microseconds since 1970, 64 bits each.
-        ends: Where each body begins and ends: a number more than there are messages, 32 bits each; empty if bodies
-            were not wanted.
-        bodies: The memory in which the bodies stand, from its beginning; `None` if they were not wanted.
-        size: Bytes of the bodies.
-        keys: The keys; `None` if they were not wanted.
-        headers: The headers; `None` if they were not wanted.
+        count: The number of messages.
+        ids: The ids of the messages, 64 bits each.
+        timestamps: The times at which the broker stored them, in microseconds since 1970, 64 bits each.
+        ends: The offsets of each body in `bodies`: one more 32-bit number than there are messages; empty if bodies were
+            not requested.
+        bodies: The memory that begins with the bodies; `None` if they were not requested.
+        size: The bytes of all bodies.
+        keys: The keys; `None` if they were not requested.
+        headers: The headers; `None` if they were not requested.
     """
 
     count: int
@@ -121,9 +123,9 @@ class Committed:
 
     Attributes:
         stage: The stage's name.
-        topic: The topic's; empty where it was deleted since.
+        topic: The topic's name; empty if the topic was deleted since.
         first: The id of the first message; 0 for none.
-        count: How many there are; their ids follow one another.
+        count: The number of messages; their ids are consecutive.
     """
 
     stage: str
@@ -133,57 +135,59 @@ class Committed:
 
 
 class DeliveryConsumer(Protocol):
-    """A consumer of either twin. In asyncio each call gives an awaitable: it waits until the broker has recorded it."""
+    """A consumer of either twin. In asyncio each call returns an awaitable that waits until its effect is durable."""
 
     def acknowledge(self, delivery: Delivery) -> Awaitable[None] | None:
-        """Has the broker note that a delivery is finished."""
+        """Acknowledges a delivery."""
 
     def retry(self, delivery: Delivery, delay: float | None) -> Awaitable[None] | None:
-        """Asks the broker for a delivery again, after `delay` seconds."""
+        """Requests redelivery after *delay* seconds; `None` for the topic's `retry_delay`."""
 
     def progress(self, delivery: Delivery) -> Awaitable[None] | None:
-        """Has the broker restart the `ack_timeout` of a delivery."""
+        """Restarts the `ack_timeout` of a delivery."""
 
 
 class Delivery(Message):
-    """A message of a round-robin topic, which waits for its `ack`.
+    """A message of a round-robin topic, which is in flight until its ack or nack.
 
     Attributes:
-        deliveries: Which delivery of the message this is; 1 the first time.
+        deliveries: The delivery count of the message; 1 the first time.
     """
 
     __slots__ = ("consumer", "deliveries", "session")
 
     deliveries: int
-    #: The consumer that it came through.
+    #: The consumer that has received it.
     consumer: DeliveryConsumer
-    #: Counts the connections of the client: in the next one the broker delivers again what was not acknowledged.
+    #: The number of the client's connection: after a reconnect the broker redelivers messages without an ack.
     session: int
 
     def ack(self) -> Any:
-        """Acknowledges the message: it is finished. Repeating it does no harm.
+        """Acknowledges the message: it is finished. Idempotent.
 
         Returns:
-            `None`: the call does not wait; `Client.flush` does. In asyncio an awaitable: calling is enough, awaiting it
-            waits until the broker has recorded the acknowledgement.
+            `None`: the call does not wait; `Client.flush` does. In asyncio an awaitable: the call acknowledges, and
+            awaiting it waits until the ack is durable.
 
         Raises:
-            ClosedError: The consumer is closed: the broker has given the message to another one.
+            ClosedError: The consumer or the client is closed: the broker has requeued the message.
         """
         return self.consumer.acknowledge(self)
 
     def nack(self, *, delay: float | None = None) -> Any:
-        """Asks for the message again, for whichever consumer is free then.
+        """Requests redelivery of the message, to any consumer.
 
         Args:
-            delay: Seconds until then; 0: at once; `None`: the topic's `retry_delay`.
+            delay: Seconds before the redelivery, 4,000,000 at most; 0 for at once; `None` for the topic's
+                `retry_delay`.
 
         Returns:
             As `ack`.
 
         Raises:
-            ValueError: *delay* is below 0, or no number of seconds.
-            ClosedError: The consumer is closed: the broker has given the message to another one.
+            ValueError: *delay* is negative or too large.
+            TypeError: *delay* is not a number.
+            ClosedError: The consumer or the client is closed: the broker has requeued the message.
         """
         return self.consumer.retry(self, check_delay(delay))
 
@@ -194,17 +198,17 @@ class Delivery(Message):
             As `ack`.
 
         Raises:
-            ClosedError: The consumer is closed: the broker has given the message to another one.
+            ClosedError: The consumer or the client is closed: the broker has requeued the message.
         """
         return self.consumer.progress(self)
 
 
 def check_delay(delay: float | None) -> float | None:
-    """Returns the seconds of `nack`.
+    """Returns the delay of a nack, in seconds; `None` for the topic's `retry_delay`.
 
     Raises:
-        ValueError: They are below 0, more than 49 days, or no number.
-        TypeError: They are not a number.
+        ValueError: *delay* is negative, or more than `MAX_DELAY_S`.
+        TypeError: *delay* is not a number.
     """
     if delay is None:
         return None
@@ -220,16 +224,16 @@ class TopicInfo:
     """A topic, as the broker describes it.
 
     Attributes:
-        name: Its name.
-        id: Its number; no later topic gets it again.
+        name: The topic's name.
+        id: The topic's id, which no later topic gets.
         delivery: `"broadcast"` or `"round-robin"`.
         persistence: `"transient"`, `"strong"`, `"weak"` or `"async"`.
         first: The oldest id that is kept.
-        last: The newest id that was given; 0 for none.
-        bytes: What the kept messages take.
-        subscribers: How many read it, or share it.
-        settings: `max_messages`, `max_bytes`, `max_age`, `overflow`, `retain_for`, `max_deliveries`, `dead_letter`,
-            `retry_delay`, as far as they are set.
+        last: The newest id that was assigned; 0 for none.
+        bytes: The approximate bytes of the kept messages.
+        subscribers: The number of subscriptions or consumers.
+        settings: `max_messages`, `max_bytes`, `max_age` (seconds), `overflow`, `retain_for`, `max_deliveries`,
+            `dead_letter` and `retry_delay` (seconds), as far as they are set; see `Client.create`.
     """
 
     name: str
@@ -244,19 +248,19 @@ class TopicInfo:
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> TopicInfo:
-        """Makes one of the broker's JSON; what this version does not know is passed over."""
+        """Makes one of the broker's JSON; unknown fields are ignored."""
         return cls(**{name: value for name, value in fields.items() if name in cls.__dataclass_fields__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DurableInfo:
-    """A name that the broker keeps a position under; it is the topic's, not a user's.
+    """A durable subscription; it belongs to the topic, not to a user.
 
     Attributes:
-        name: The name.
-        position: The id up to which its subscriber is done.
-        lag: How many messages follow.
-        held: Whether a subscription has it now.
+        name: The subscription's name.
+        position: The id of the last message that is acknowledged; 0 for none.
+        lag: The number of kept messages after the position.
+        held: True if a client has the subscription open.
     """
 
     name: str
@@ -266,5 +270,5 @@ class DurableInfo:
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> DurableInfo:
-        """Makes one of the broker's JSON; what this version does not know is passed over."""
+        """Makes one of the broker's JSON; unknown fields are ignored."""
         return cls(**{name: value for name, value in fields.items() if name in cls.__dataclass_fields__})

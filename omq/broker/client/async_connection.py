@@ -49,7 +49,6 @@ class AsyncConnection(ConnectionBase):
     # ------------------------------------------------------------------ life
 
     def refuse(self) -> None:
-        """Raises where no call can be made: in a forked child, in another loop, and once the client is closed."""
         if os.getpid() != self._pid:
             raise StateError("this client belongs to the parent process: make a new one after fork()")
         if self.closed:
@@ -66,7 +65,8 @@ class AsyncConnection(ConnectionBase):
         """Flushes acknowledgements, returns unread deliveries to the broker, and closes.
 
         Raises:
-            BrokerTimeout: The broker has not confirmed that what was acknowledged is durable.
+            BrokerTimeout: The broker has not confirmed the acknowledgements in time.
+            StateError: The client belongs to another event loop.
         """
         if self._reader is not None:
             self.refuse()  # before anything ends: this may be another loop
@@ -131,7 +131,7 @@ class AsyncConnection(ConnectionBase):
     # ------------------------------------------------------------------ acknowledgements
 
     async def recorded(self) -> None:
-        """Waits until what was acknowledged before this call is durable. Calls that wait share a flush.
+        """Waits until earlier acknowledgements are durable. Waiting calls share a flush.
 
         Raises:
             BrokerTimeout: The broker has not answered in time.
@@ -162,7 +162,7 @@ class AsyncConnection(ConnectionBase):
             self.send_acks()
 
     def send_late_acks(self) -> None:
-        """Sends acknowledgements that have waited: the caller may now work for long."""
+        """Sends acknowledgements that have waited, since the caller may now take long until its next call."""
         if self.core.unsent_consumers and time.monotonic() - self._acks_sent > _ACK_BATCH_INTERVAL_S:
             self.send_acks()
 
@@ -180,13 +180,13 @@ class AsyncConnection(ConnectionBase):
         return socket
 
     def _reader_ended(self, reader: asyncio.Task[None]) -> None:
-        """Ends every wait after the reader task has ended."""
+        """Fails every waiting call after the reader task has failed."""
         if not reader.cancelled() and (error := reader.exception()) is not None:
             self.core.fail(error if isinstance(error, OmqError) else BrokerFailed(f"the client has failed: {error!r}"))
             self.wake_ready()
 
     async def _run(self) -> None:
-        """Maintains a connection, and reads it."""
+        """Reads the connection, and connects again when it is lost."""
         while not self.closed:
             if self._socket is None:
                 await asyncio.sleep(max(self._reconnect_backoff.remaining(asyncio.get_running_loop().time()), 0))
@@ -230,7 +230,7 @@ class AsyncConnection(ConnectionBase):
     async def _watch_connection(
         self, socket: omq.DEALER, monitor: omq.Monitor, connection_monitor: ConnectionMonitor
     ) -> None:
-        """Waits for the connection's end, and stops the socket then."""
+        """Waits for the end of the connection, and then stops the socket."""
         with contextlib.suppress(ClosedError, SyntaxFault):
             while not connection_monitor.handle(await monitor.recv()):
                 if (refusal := connection_monitor.refusal(self.endpoint)) is not None and self.core.fault is None:

@@ -25,7 +25,7 @@ _Message = TypeVar("_Message", bound=Message)
 
 
 class AckAwaitable:
-    """Waits, where it is awaited, until the broker has recorded what was acknowledged before."""
+    """An awaitable that waits until earlier acknowledgements are durable."""
 
     __slots__ = ("_connection",)
 
@@ -37,10 +37,10 @@ class AckAwaitable:
 
 
 class AsyncClosing:
-    """Closes at the end of an `async with` block; an error of the block stands above trouble with that."""
+    """A base class that calls `close` at the end of an `async with` block; an error of the block precedes its own."""
 
     async def close(self) -> None:
-        """Ends it."""
+        """Closes the object."""
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:
@@ -66,14 +66,14 @@ class AsyncStream(StreamBase[_Message, AckAwaitable], AsyncClosing):
         super().__init__(connection, stream)
         self._recorded = AckAwaitable(connection)
         self._waiting: set[asyncio.Future[None]] = set()
-        stream.wake = partial(_wake_all, self._waiting)  # not a method: who drops the last reference ends it
+        stream.wake = partial(_wake_all, self._waiting)  # not a method, whose reference would keep this alive
 
     def _ack_result(self) -> AckAwaitable:
         self._connection.acknowledged += 1
         return self._recorded
 
     async def recv(self, *, timeout: float | None = None) -> _Message:
-        """Takes the next message; see `omq.broker.Subscription.recv`. A call that is cancelled has taken none."""
+        """Returns the next message; see `omq.broker.Subscription.recv`. A cancelled call takes no message."""
         deadline = None if timeout is None else self._connection.deadline(check_timeout(timeout))
         while True:
             for message in self._batch:
@@ -83,7 +83,7 @@ class AsyncStream(StreamBase[_Message, AckAwaitable], AsyncClosing):
             await self._load(deadline)
 
     async def recv_many(self, limit: int | None = None, *, timeout: float | None = None) -> list[_Message]:
-        """Takes what is there of the next block, *limit* messages at most; see `omq.broker.Subscription.recv_many`."""
+        """Returns the next messages, *limit* at most; see `omq.broker.Subscription.recv_many`."""
         check_count("limit", limit)
         deadline = None if timeout is None else self._connection.deadline(check_timeout(timeout))
         while True:
@@ -142,7 +142,7 @@ class AsyncStream(StreamBase[_Message, AckAwaitable], AsyncClosing):
                 self._waiting.discard(future)
 
     async def close(self) -> None:
-        """Ends it, and returns once the broker has confirmed; see `omq.broker.Subscription.close`."""
+        """Closes the stream, and waits for the broker's confirmation; see `omq.broker.Subscription.close`."""
         if not self._connection.closed and not self._connection.inherited:
             self._connection.refuse()
             await self._end()
@@ -157,14 +157,14 @@ class AsyncSubscription(SubscriptionBase[AckAwaitable], AsyncStream[Message]):
 class AsyncConsumer(ConsumerBase[AckAwaitable], AsyncStream[Delivery]):
     """A consumer of a round-robin topic; see `omq.broker.Consumer`.
 
-    `ack`, `nack` and `in_progress` give an awaitable: calling them is enough, and awaiting waits until the broker has
-    recorded them.
+    `ack`, `nack` and `in_progress` return an awaitable: the call acknowledges, and awaiting it waits until that is
+    durable.
     """
 
     _shown_as = "omq.asyncio.broker.Consumer"
 
     def acknowledge(self, delivery: Delivery) -> AckAwaitable:
-        """Does what `Delivery.ack` is for."""
+        """Acknowledges a delivery; `Delivery.ack` calls it."""
         connection, stream = self._connection, self._stream
         connection.refuse()
         if stream.ended:

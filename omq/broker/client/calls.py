@@ -37,9 +37,9 @@ class Calls(Generic[_Subscription, _Consumer]):
     """The calls of a client that wait; `omq.broker.Client` describes them.
 
     Args:
-        caller: The connection.
-        subscription: Makes a subscription of the twin.
-        consumer: Makes a consumer of the twin.
+        connection: The connection of the twin.
+        subscription: Makes a subscription of the twin from the connection and a `SubscriptionState`.
+        consumer: Makes a consumer of the twin from the connection and a `ConsumerState`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Calls(Generic[_Subscription, _Consumer]):
     async def create(
         self, topic: str, *, delivery: str = "broadcast", persistence: str = "strong", **settings: Any
     ) -> TopicInfo:
-        """Makes a topic, or finds it as asked; see `omq.broker.Client.create`."""
+        """Creates a topic, or returns an existing one; see `omq.broker.Client.create`."""
         name = check_name(topic)
         about = {"name": name, "delivery": delivery, "persistence": persistence, "settings": settings}
         answer = await self._connection.ask(protocol.CREATE, pack_json(about))
@@ -68,7 +68,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         await self._connection.ask(protocol.DELETE, check_name(topic).encode())
 
     async def topics(self, topic: str | None = None) -> list[TopicInfo]:
-        """Returns all topics, or that one; see `omq.broker.Client.topics`."""
+        """Returns the topics that this client may use; see `omq.broker.Client.topics`."""
         part = None if topic is None else check_name(topic).encode()
         answer = await self._connection.ask(protocol.TOPICS, part)
         return [TopicInfo.read(one) for one in protocol.read_value(answer[0])]
@@ -90,7 +90,7 @@ class Calls(Generic[_Subscription, _Consumer]):
     ) -> int:
         """Publishes a message, and waits until the topic's persistence holds for it; see `omq.broker.Client.publish`.
 
-        Whether a message was published whose call is cancelled is unknown.
+        A cancelled call may have published its message.
         """
         connection, core = self._connection, self._connection.core
         connection.refuse()
@@ -113,7 +113,7 @@ class Calls(Generic[_Subscription, _Consumer]):
     async def publish_many(
         self, topic: str, bodies: Iterable[Buffer | Record | Records], *, in_flight: int | None = None
     ) -> list[int]:
-        """Publishes messages, many on their way at once; see `omq.broker.Client.publish_many`."""
+        """Publishes messages in a pipeline; see `omq.broker.Client.publish_many`."""
         connection = self._connection
         _check_bodies(bodies)
         check_count("in_flight", in_flight)
@@ -168,7 +168,7 @@ class Calls(Generic[_Subscription, _Consumer]):
     async def stage(
         self, topic: str, bodies: Iterable[Buffer | Record | Records], stage: str, *, sequence: int = 1
     ) -> int:
-        """Keeps messages aside until `commit` publishes them; see `omq.broker.Client.stage`."""
+        """Stores messages until `commit` publishes them; see `omq.broker.Client.stage`."""
         core, name = self._connection.core, _check_stage(stage)
         _check_bodies(bodies)
         check_name(topic)
@@ -178,7 +178,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         return next(numbers)
 
     async def commit(self, commit: str, stages: Iterable[str]) -> list[Committed]:
-        """Publishes stages at once; see `omq.broker.Client.commit`."""
+        """Publishes stages atomically; see `omq.broker.Client.commit`."""
         name = _check_stage(commit, "a commit's name")
         if isinstance(stages, str):
             raise TypeError("the names of several stages are expected, not one")
@@ -201,7 +201,7 @@ class Calls(Generic[_Subscription, _Consumer]):
     async def subscribe(
         self, topic: str, *, replay: str | int | None = None, name: str | None = None, credit: int = CREDIT_BYTES
     ) -> _Subscription:
-        """Begins to read a broadcast topic, and returns once it is in force; see `omq.broker.Client.subscribe`."""
+        """Subscribes to a broadcast topic; see `omq.broker.Client.subscribe`."""
         is_id = isinstance(replay, int) and not isinstance(replay, bool) and replay >= 0
         if not is_id and replay not in (None, "latest", "earliest"):
             raise ValueError(f'replay={replay!r}: must be "latest", "earliest", or an id, 0 or more')
@@ -213,7 +213,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         return await self._open(lambda: core.subscribe(topic, replay, name, credit), self._make_subscription)
 
     async def consume(self, topic: str, *, ack_timeout: float = 30.0, credit: int = 100) -> _Consumer:
-        """Adds a consumer to a round-robin topic, and returns once it is confirmed; see `omq.broker.Client.consume`."""
+        """Adds a consumer to a round-robin topic; see `omq.broker.Client.consume`."""
         if isinstance(ack_timeout, bool) or not isinstance(ack_timeout, int | float) or not 0 < ack_timeout < inf:
             raise ValueError(f"ack_timeout={ack_timeout!r}: must be seconds, more than 0, and not for ever")
         if credit < 1:
@@ -237,7 +237,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         return opened[0]
 
     async def offset_after(self, topic: str, start: int, stop: int, size: int) -> int:
-        """Returns the id up to which messages have a number of bytes; see `omq.broker.Client.offset_after`."""
+        """Returns the id before which messages have a number of bytes; see `omq.broker.Client.offset_after`."""
         named = check_name(topic).encode()
         check_reading(start, stop, size)
         while start < stop:
@@ -249,7 +249,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         return start
 
     async def flush(self, *, timeout: float | Unset | None = UNSET) -> None:
-        """Waits until every acknowledgement, `nack` and position is recorded; see `omq.broker.Client.flush`."""
+        """Waits until every ack, nack and position is durable; see `omq.broker.Client.flush`."""
         connection = self._connection
         connection.refuse()
         await connection.flush(connection.deadline(timeout if isinstance(timeout, Unset) else check_timeout(timeout)))
@@ -261,15 +261,15 @@ class Calls(Generic[_Subscription, _Consumer]):
 def pack(
     bodies: Iterable[Buffer | Record | Records], limit: int, in_flight: int | None = None
 ) -> Iterator[tuple[bytes, int]]:
-    """Yields the records of each request, and their number.
+    """Yields the encoded records of each request, and their number.
 
     Args:
         bodies: The bodies; or `Records`, each a request of its own.
-        limit: Bytes that a body may have.
-        in_flight: How many records may wait for an answer; a request has a quarter of them at most. None: any number.
+        limit: The largest size of a body, in bytes.
+        in_flight: Records that may wait for an answer; a request has a quarter of them at most. `None` for no bound.
 
     Raises:
-        TooLarge: A body has more than *limit* bytes; what came before was given.
+        TooLarge: A body has more than *limit* bytes; earlier ones were yielded.
         TypeError: A body has a wrong type, or there are `Records` and bodies.
     """
     rest: Iterator[Buffer | Record] = iter(bodies)  # type: ignore[arg-type]
@@ -293,7 +293,7 @@ def pack(
 
 
 def _encoded(first: Records, rest: Iterator[object]) -> Iterator[tuple[bytes, int]]:
-    """Yields records that are encoded already."""
+    """Yields the data and the number of encoded records."""
     for one in chain([first], rest):
         if not isinstance(one, Records):
             raise TypeError(f"Records cannot be mixed with {type(one).__name__}")
@@ -305,8 +305,8 @@ def check_body(body: Buffer, limit: int) -> int:
     """Returns the size of a body in bytes.
 
     Raises:
-        TooLarge: It has more than *limit*.
-        TypeError: It has a wrong type.
+        TooLarge: The body has more than *limit* bytes.
+        TypeError: The body has no contiguous buffer.
     """
     if isinstance(body, bytes):
         size = len(body)
@@ -337,7 +337,7 @@ def _size(one: Buffer | Record, limit: int) -> int:
 
 
 def _encode(batch: list[Buffer | Record]) -> bytes:
-    """The records, one after the other."""
+    """Encodes records, one after the other."""
     try:
         return encode(batch)  # type: ignore[arg-type]
     except TypeError:  # most likely one is a Record
@@ -346,7 +346,7 @@ def _encode(batch: list[Buffer | Record]) -> bytes:
 
 
 def _request_bounds(sizes: list[int]) -> Iterator[tuple[int, int]]:
-    """Yields the first and the last index of each request for bodies of these sizes; large ones stand alone."""
+    """Yields the first index of each request, and the one after its last; *sizes* are in bytes."""
     start = total = 0
     for index, size in enumerate(sizes):
         if index > start and total + size > BLOCK_BYTES:
@@ -374,8 +374,8 @@ def _check_stage(name: str, what: str = "a stage's name") -> bytes:
     """Returns the encoded name of a stage or a commit.
 
     Raises:
-        ValueError: It is empty, or has more than 255 bytes.
-        TypeError: It is not a string.
+        ValueError: The name is empty, or has more than 255 bytes.
+        TypeError: The name is not a string.
     """
     if not isinstance(name, str):
         raise TypeError(f"{what} must be a string, not {name!r:.80}")

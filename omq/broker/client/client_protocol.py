@@ -4,7 +4,7 @@ A twin opens a connection, calls `connected`, sends the messages in `out`, and p
 When the connection ends it calls `lost` and opens the next one. Unanswered requests are then sent again with their old
 sequences, so the broker stores nothing twice. Subscriptions resume after the last id that has arrived. Consumers start
 over, because the broker has requeued their deliveries. Acknowledgements that no flush has confirmed as durable are
-sent first, by SETTLE.
+repeated first, by SETTLE.
 
 Nothing here waits or locks: the twin does. It may set `wake` of a request or a stream, called at its next change.
 """
@@ -82,7 +82,7 @@ class PendingRequest:
         answer: The parts of the answer after its tag.
         error: Why there is no answer.
         wake: Called once it is done.
-        session: The number of the connection that a flush is about, unless another one is made meanwhile; 0 for none.
+        session: The number of the connection in which a flush confirms acknowledgements; 0 for none.
     """
 
     __slots__ = (
@@ -157,18 +157,18 @@ class ClientProtocol:
     """The client's side of the protocol.
 
     Args:
-        client: 16 random bytes: the client's name for the broker.
+        client: The client's id, 16 random bytes.
 
     Attributes:
         out: Messages to send, in order; a twin takes them from the left.
         state: The progress of the connection.
-        session: Counts the connections.
-        broker: The id of the broker's store.
-        max_body: The largest body that the broker takes, in bytes.
-        flight: Bytes of records that wait for their answers.
+        session: The number of connections so far.
+        broker: The id of the broker's store; empty before the first connection.
+        max_body: The largest body that the broker accepts, in bytes.
+        in_flight_bytes: The bytes of records that wait for their answers.
         fault: The error after which this client cannot use this broker; `None` without one.
-        flushing: The last flush that was requested; it may be done.
-        gathering: The consumers with acknowledgements that are not sent yet.
+        flushing: The last flush that was requested, which may have finished; `None` before the first.
+        unsent_consumers: The consumers with unsent acknowledgements.
         busy_backoff: The delays before requests to a busy broker are repeated.
     """
 
@@ -187,11 +187,11 @@ class ClientProtocol:
         self._streams: dict[bytes, StreamState] = {}
         self.unsent_consumers: list[ConsumerState] = []
         self._appends: dict[int, PendingRequest] = {}  # by sequence, which grows
-        self._busy: set[bytes] = set()  # tags of requests that are to be made again
-        self.flushing: PendingRequest | None = None  # the last flush that was asked for
-        self._changed = False  # something was acknowledged, or moved, and not flushed
-        self._unconfirmed: list[Acked] = []  # what shares that are gone left
-        self._reack_tags: set[bytes] = set()  # tags of what is settled again
+        self._busy: set[bytes] = set()  # tags of requests that are to be repeated
+        self.flushing: PendingRequest | None = None
+        self._changed = False  # an acknowledgement or a position was not flushed
+        self._unconfirmed: list[Acked] = []  # of consumers that have ended
+        self._reack_tags: set[bytes] = set()  # of acknowledgements that are being repeated
         self._tags = count(1)
         self._sequences = count(1)
 
@@ -219,7 +219,7 @@ class ClientProtocol:
             if request.command in _SESSION_BOUND:
                 self._finish(request, [])
             elif request.stream is not None and request.stream.began:
-                del self._requests[request.tag]  # `_handle_welcome` begins its stream again
+                del self._requests[request.tag]  # `_handle_welcome` resumes its stream
         for stream in self._streams.values():
             stream.interrupt()
 
@@ -252,7 +252,7 @@ class ClientProtocol:
                 self._handle_answer(request, parts[2:])
             # Any other tag is of a request or stream that was given up.
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, BrokerError) as error:
-            raise SyntaxFault(f"the broker sent what is not a valid message of its protocol: {error}") from error
+            raise SyntaxFault(f"the broker sent a message that is not valid in its protocol: {error}") from error
 
     def _handle_answer(self, request: PendingRequest, answer: list[bytes]) -> None:
         if request.command == protocol.HELLO:
@@ -326,14 +326,14 @@ class ClientProtocol:
     # ------------------------------------------------------------------ requests
 
     def request(self, command: bytes, *parts: bytes) -> PendingRequest:
-        """Asks the broker for something."""
+        """Makes a request."""
         return self._enter(PendingRequest(command, self._tag(), parts))
 
     def append(self, topic: str, records: bytes) -> PendingRequest:
         """Publishes records; `read_first` reads the answer.
 
         Raises:
-            TopicError: No topic can have this name.
+            TopicError: The name of the topic is not valid.
         """
         request = PendingRequest(
             protocol.APPEND, self._tag(), (protocol.check_name(topic).encode(), records, self.client)
@@ -349,7 +349,7 @@ class ClientProtocol:
         return self._enter_publish(request)
 
     def _enter_publish(self, request: PendingRequest) -> PendingRequest:
-        # Together, for a signal handler may raise where anything is called: see `give_up_since`.
+        # No call stands between these, as a signal handler may raise there: see `give_up_since`.
         self._requests[request.tag] = request
         if request.sequence:
             self._appends[request.sequence] = request
@@ -358,11 +358,11 @@ class ClientProtocol:
         return self._enter(request)
 
     def has_room(self, size: int) -> bool:
-        """Returns whether as many bytes of records may be added to those on their way."""
+        """Returns whether records of *size* bytes may be sent in addition to those in flight."""
         return not self._in_flight_requests or self.in_flight_bytes + size <= MAX_IN_FLIGHT_BYTES
 
     def may_send(self, size: int) -> bool:
-        """Returns whether one more request of many, with as many bytes of records, may be on its way."""
+        """Returns whether a pipeline may send one more request, with records of *size* bytes."""
         return self._in_flight_requests < MAX_IN_FLIGHT_REQUESTS and self.has_room(size)
 
     def flush(self) -> PendingRequest:
@@ -378,7 +378,7 @@ class ClientProtocol:
 
     def _flush(self) -> PendingRequest:
         request = PendingRequest(protocol.FLUSH, self._tag(), ())
-        # Else what goes on may send something that this does not cover.
+        # Streams that resume may send acknowledgements and positions, which this flush does not cover.
         request.session = 0 if self.state is not State.UP or self.resuming else self.session
         self._requests[request.tag] = request  # first: a signal handler may raise, see `give_up_since`
         request.acked = self._take_unconfirmed()
@@ -387,16 +387,16 @@ class ClientProtocol:
 
     @property
     def dirty(self) -> bool:
-        """Returns whether a flush is needed to know that what was acknowledged, or a position, is durable."""
+        """True if a flush is needed to know that acknowledgements and positions are durable."""
         return self._changed or bool(self._reack_tags)
 
     @property
     def is_busy(self) -> bool:
-        """Returns whether the broker was too busy for something: `repeat` is due after a `busy_backoff`."""
+        """True if the broker has refused requests as busy: `repeat` is due after a `busy_backoff`."""
         return bool(self._busy)
 
     def repeat(self) -> None:
-        """Makes again, in their order, the requests that the broker was too busy for."""
+        """Repeats the requests that the broker has refused as busy, in their order."""
         busy, self._busy = self._busy, set()
         for request in self._requests.values():
             if request.tag in busy:
@@ -404,28 +404,26 @@ class ClientProtocol:
 
     @property
     def resuming(self) -> bool:
-        """Returns whether the broker has yet to confirm that something goes on, or is settled again."""
+        """True while the broker has not confirmed every resumed stream and every repeated acknowledgement."""
         return bool(self._reack_tags) or any(request.stream is not None for request in self._requests.values())
 
     def give_up(self, request: PendingRequest) -> None:
-        """Drops a request that nothing waits for any more: it is not made again, and its answer means nothing."""
+        """Drops a request for which nothing waits any longer: it is not repeated, and its answer is ignored."""
         if request.stream is not None:
             self.cancel(request.stream)
         elif request.done:
             self._drop(request)  # a signal handler has raised before that was done
         else:
-            waits = request.sent and request.tag in self._requests and request.tag not in self._busy
+            may_wait = request.sent and request.tag in self._requests and request.tag not in self._busy
             self._drop(request)
             self._abandon(request)
-            request.done = True  # another call may wait for this one's FLUSH
+            request.done = True  # another call may wait for this FLUSH
             self.out = deque(one for one in self.out if one[1] != request.tag or one[0] == protocol.CANCEL)
-            if waits and self.state is State.UP and request.command in _MAY_WAIT_FOR_ROOM:
-                self._queue_message(
-                    protocol.CANCEL, request.tag
-                )  # where the topic is full it waits in the broker for room
+            if may_wait and self.state is State.UP and request.command in _MAY_WAIT_FOR_ROOM:
+                self._queue_message(protocol.CANCEL, request.tag)
 
     def give_up_since(self, mark: bytes) -> None:
-        """Gives up what was asked after a `mark`."""
+        """Gives up the requests and streams that were made after a `mark`."""
         for request in list(self._requests.values()):
             if request.tag > mark:
                 self.give_up(request)
@@ -433,7 +431,7 @@ class ClientProtocol:
             self.cancel(self._streams[tag])
 
     def mark(self) -> bytes:
-        """Returns what comes before all that is asked from now on; see `give_up_since`."""
+        """Returns a tag that is lower than those of later requests; see `give_up_since`."""
         return self._tag()
 
     # ------------------------------------------------------------------ subscriptions and consumers
@@ -441,10 +439,10 @@ class ClientProtocol:
     def subscribe(
         self, topic: str, replay: str | int | None, name: str | None, credit: int
     ) -> tuple[SubscriptionState, PendingRequest]:
-        """Begins to read a broadcast topic.
+        """Subscribes to a broadcast topic; see `omq.broker.Client.subscribe`.
 
         Raises:
-            TopicError: No topic can have this name.
+            TopicError: The name of the topic is not valid.
         """
         stream = SubscriptionState(self._tag(), protocol.check_name(topic), replay, name, credit)
         return stream, self._open(stream)
@@ -465,10 +463,18 @@ class ClientProtocol:
     def ack_or_nack(
         self, stream: ConsumerState, session: int, ids: Sequence[int], acked: bool, delay: float | None = None
     ) -> None:
-        """Acknowledges messages that came in a connection, or asks for them again, after *delay* seconds."""
-        self.queue_acks()  # in their order
+        """Acknowledges messages, or requests their redelivery.
+
+        Args:
+            stream: The consumer.
+            session: The number of the connection in which the messages were delivered.
+            ids: The ids of the messages.
+            acked: True acknowledges; false requests redelivery.
+            delay: Seconds before the redelivery; `None` for the topic's `retry_delay`.
+        """
+        self.queue_acks()  # to keep the order
         if session < stream.first_session or not ids:
-            return  # they were other messages
+            return  # messages of an earlier store
         for message_id in ids:
             stream.remember(message_id, acked)
         if session == self.session and stream.in_force:
@@ -491,13 +497,18 @@ class ClientProtocol:
             self._changed = True
 
     def add_ack(self, stream: ConsumerState, session: int, message_id: int) -> bool:
-        """Acknowledges a message that came in a connection, in one message with others.
+        """Acknowledges a message, in one request with others.
+
+        Args:
+            stream: The consumer.
+            session: The number of the connection in which the message was delivered.
+            message_id: The id of the message.
 
         Returns:
-            Whether it is time for `queue_acks`. Else it is due soon, and before anything waits.
+            True if `queue_acks` is due at once. Else it is due soon, and before any wait.
         """
         if session < stream.first_session:
-            return False  # it was another message
+            return False  # a message of an earlier store
         stream.remember(message_id, True)
         if session != self.session or not stream.in_force:
             self._ack_earlier_session(stream, [message_id])
@@ -509,7 +520,7 @@ class ClientProtocol:
         return len(stream.unsent_acks) >= stream.ack_batch
 
     def queue_acks(self) -> None:
-        """Sends the gathered acknowledgements."""
+        """Queues the unsent acknowledgements for sending."""
         for stream in self.unsent_consumers:
             if stream.unsent_acks and stream.in_force:
                 for part in _parts(stream.unsent_acks):
@@ -559,7 +570,7 @@ class ClientProtocol:
         for stream in self._streams.values():
             if isinstance(stream, ConsumerState):
                 self._unconfirmed += stream.take_unconfirmed()
-        found, self._unconfirmed = self._unconfirmed, []  # in one piece: a signal handler may raise before this
+        found, self._unconfirmed = self._unconfirmed, []  # in one statement, as a signal handler may raise
         return found
 
     def _drop_acks(self) -> None:
@@ -573,16 +584,16 @@ class ClientProtocol:
     def _abandon(self, request: PendingRequest) -> None:
         """Ends a request without an answer."""
         if request.command == protocol.FLUSH:
-            self._changed = True  # the next one is for what this one was for, too
+            self._changed = True  # the next flush covers the acknowledgements of this one
             self._unconfirmed += request.acked
 
-    def move(self, stream: SubscriptionState, done: Message | int) -> None:
-        """Moves the position that the broker keeps under a name to a message, or an id."""
-        position = done if isinstance(done, int) else done.id
+    def move(self, stream: SubscriptionState, message: Message | int) -> None:
+        """Moves the position of a durable subscription to a message, or an id."""
+        position = message if isinstance(message, int) else message.id
         if stream.first_session and (
-            position > stream.last or (isinstance(done, Message) and _store(done) != stream.first_session)
+            position > stream.last or (isinstance(message, Message) and _store(message) != stream.first_session)
         ):
-            return  # of a store that the broker has no more
+            return  # a message of an earlier store
         stream.position = position
         self._changed = True
         if stream.in_force:
@@ -611,12 +622,12 @@ class ClientProtocol:
             return
         undelivered_ids = stream.undelivered_ids(self.session)
         if not stream.in_force:
-            return  # the broker has it back
-        done = [message_id for message_id in undelivered_ids if stream.is_acked(message_id)]
+            return  # the broker has requeued them
+        acked = [message_id for message_id in undelivered_ids if stream.is_acked(message_id)]
         rest = [message_id for message_id in undelivered_ids if not stream.is_acked(message_id)]
-        for word, ids in ((protocol.ACK, done), (protocol.RETURN, rest)):
+        for command, ids in ((protocol.ACK, acked), (protocol.RETURN, rest)):
             for part in _parts(ids):
-                self._queue_message(word, stream.tag, part)
+                self._queue_message(command, stream.tag, part)
 
     def close(self) -> None:
         """Ends all streams and requests."""
@@ -658,7 +669,7 @@ class ClientProtocol:
     def _send(self, request: PendingRequest) -> None:
         request.sent = True
         if request.sequence:
-            if self._busy:  # it comes after those
+            if self._busy:  # it is sent after those
                 self._busy.add(request.tag)
                 return
             oldest_pending = next(iter(self._appends))
@@ -678,7 +689,7 @@ class ClientProtocol:
     def _drop(self, request: PendingRequest) -> None:
         if request.tag not in self._requests:
             return
-        # Together, as they are entered.
+        # No call that may raise stands between these, as in `_enter_publish`.
         del self._requests[request.tag]
         if request.size:
             self.in_flight_bytes -= request.size
@@ -697,22 +708,22 @@ class ClientProtocol:
 
 
 def read_first(request: PendingRequest) -> int:
-    """The first id that an APPEND was given; raises what the broker refuses with."""
+    """Returns the id of the first record of an `append`; raises as `PendingRequest.result`."""
     return protocol.number(request.result()[0])
 
 
 def _store(message: Message) -> int:
-    """The first connection whose ids are those of a subscription's message."""
+    """Returns the `first_session` of the store that a subscription's message is from."""
     return message.store if isinstance(message, LaterMessage) else 0
 
 
 def _parts(ids: Sequence[int]) -> list[bytes]:
-    """The ids of messages, each in one of as many parts as they need."""
+    """Encodes ids as ranges, in as many parts as they need."""
     pairs = [(ids[0], ids[0])] if len(ids) == 1 else ranges_of(ids)  # nearly always one
     return packed_ranges(pairs)
 
 
 def _error(parts: list[bytes]) -> BrokerError:
-    """Returns the error of an ERROR."""
+    """Decodes the error of an ERROR."""
     first, last = (protocol.number(part) for part in parts[4:6]) if len(parts) > 5 else (0, 0)
     return error_for(parts[2].decode(), parts[3].decode(), first, last)

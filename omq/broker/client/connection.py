@@ -1,9 +1,8 @@
-"""The calls of a client over its one socket: the part that both twins share, and the blocking one.
+"""The connection of a client: the base class of both twins, and the blocking one.
 
-In the blocking twin the calling thread does the work: one of the threads that wait reads the socket;
-the others sleep until theirs has come, or until they are to read. Nothing runs in the background but the socket's own
-heartbeats, and, while acknowledgements come one close upon the other, a thread that sends the last of them where no
-call follows.
+In the blocking twin the calling threads do the work: one of those that wait reads the socket, and the others sleep
+until their answer has come, or until they are to read. Two things run in the background: the socket's heartbeats, and,
+while acknowledgements are frequent, a thread that sends the last of them if no call follows.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def check_timeout(timeout: float | None) -> float | None:
     """Returns the seconds to wait; `None` for ever.
 
     Raises:
-        ValueError: They are below 0, or no number.
+        ValueError: *timeout* is negative or not a number.
     """
     if timeout is None:
         return None
@@ -69,7 +68,11 @@ def check_timeout(timeout: float | None) -> float | None:
 
 
 def check_count(name: str, value: int | None, *, optional: bool = True) -> None:
-    """Raises `ValueError` where an argument is neither a whole number of 1 or more nor, if it is optional, `None`."""
+    """Rejects an argument that is neither a whole number of 1 or more nor, if it is optional, `None`.
+
+    Raises:
+        ValueError: It is not valid.
+    """
     if value is None and optional:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -80,16 +83,16 @@ class Events(Protocol):
     """A monitor of either twin."""
 
     def take(self) -> Event | None:
-        """The next event, if one is there."""
+        """Returns the next event; `None` if there is not one."""
 
 
 class ConnectionMonitor:
-    """Reads from a socket's monitor whether its one connection is over.
+    """The state of a socket's one connection, from the events of its monitor.
 
     Attributes:
-        trouble: Why the last attempt to connect failed; empty if none did.
-        refused: Whether the broker has refused this client's key or password: no attempt leads further.
-        unwelcome: Whether the last attempt reached a peer, and its handshake failed.
+        failure_reason: The reason of the last failed attempt to connect; empty after a success.
+        refused: True once the broker has rejected this client's key, user or password: a further attempt is useless.
+        handshake_failed: True if the last attempt reached a peer, and the handshake failed.
     """
 
     def __init__(self, monitor: Events) -> None:
@@ -114,7 +117,7 @@ class ConnectionMonitor:
         return self._over
 
     def refusal(self, endpoint: str) -> PermissionDenied | None:
-        """Returns the error after which a further attempt is useless; `None` if none is."""
+        """Returns the error after which a further attempt is useless; `None` without one."""
         if not self.refused:
             return None
         return PermissionDenied(
@@ -122,7 +125,7 @@ class ConnectionMonitor:
         )
 
     def failure(self, endpoint: str, timeout: float | None) -> str:
-        """Returns the reason why there is no connection in time."""
+        """Returns the text of the error that there is no connection after *timeout* seconds."""
         if self.handshake_failed:
             return f"{endpoint}: the handshake fails, for {timeout} s: {self.failure_reason}"
         detail = f"; last failure: {self.failure_reason}" if self.failure_reason else ""
@@ -144,9 +147,10 @@ class ConnectionMonitor:
 
 
 class ReconnectBackoff(RetryBackoff):
-    """The time until the client dials again.
+    """The delay before the client connects again.
 
-    Nothing after a connection that lasted; a moment after one that the broker welcomed; longer each time else.
+    It is 0 after a connection that lasted, and the shortest after one that was short but welcomed by the broker. After
+    other failures it grows.
     """
 
     def __init__(self) -> None:
@@ -154,11 +158,11 @@ class ReconnectBackoff(RetryBackoff):
         self._next_attempt = float("-inf")
 
     def lost(self, now: float, welcomed: bool) -> None:
-        """Notes that a connection is lost, or came to nothing.
+        """Computes the next delay after a connection was lost, or could not be made.
 
         Args:
-            now: Seconds of a clock that only goes forward.
-            welcomed: Whether the broker had answered.
+            now: The time of a monotonic clock, in seconds.
+            welcomed: True if the broker had answered `HELLO`.
         """
         if welcomed:
             self.reset()
@@ -166,15 +170,15 @@ class ReconnectBackoff(RetryBackoff):
         self._next_attempt = now if lasted else now + self.next()
 
     def remaining(self, now: float) -> float:
-        """Returns the seconds until the next attempt; 0 or less: at once."""
+        """Returns the seconds until the next attempt; 0 or less for at once."""
         return self._next_attempt - now
 
 
 class ClosesAtExit:
-    """Closes at the end of a `with` block; an error of the block stands above trouble with that."""
+    """A base class that calls `close` at the end of a `with` block; an error of the block precedes one of `close`."""
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes the object."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -192,20 +196,23 @@ class ClosesAtExit:
 
 
 class ConnectionBase:
-    """A client's connection, and the calls that wait for something of it: what both twins have in common.
+    """The connection of a client of either twin, and the calls that wait for an answer.
 
-    What waits is a coroutine. In the blocking twin it blocks in place of suspending, and `run` has its result.
+    Such calls are coroutines. In the blocking twin they block and never suspend; `run_blocking` returns the result.
 
     Args:
-        endpoint: The broker's.
+        endpoint: The endpoint of the broker.
         timeout: Seconds that a call waits; `None` for ever.
-        context: For the sockets.
-        options: Of the sockets.
+        context: The context of the sockets; `None` for the default context.
+        options: Options of the sockets.
 
     Attributes:
-        core: The state of the protocol; under the lock.
-        lock: Held for moments only, never while anything waits.
+        core: The state of the protocol, guarded by the lock.
+        lock: A lock that is never held during a wait.
         closed: True once `close` was called.
+
+    Raises:
+        ValueError: *timeout* is negative or not a number.
     """
 
     def __init__(
@@ -238,14 +245,23 @@ class ConnectionBase:
     # ------------------------------------------------------------------ for each twin
 
     def refuse(self) -> None:
-        """Raises if no call can be made: in a forked child, for instance, or once the client is closed."""
+        """Raises if no call can be made.
+
+        Raises:
+            StateError: This is a forked child, another event loop, or a signal handler amid a call.
+            ClosedError: The client is closed.
+        """
         raise NotImplementedError
 
     def refuse_waiting(self) -> None:
-        """Raises where no call can wait."""
+        """Raises `StateError` if no call can wait."""
 
     def deadline(self, timeout: float | Unset | None = UNSET) -> float | None:
-        """Returns the deadline of a call; *timeout* replaces the client's own."""
+        """Returns the deadline of a call by the twin's clock, in seconds; `None` for no deadline.
+
+        Args:
+            timeout: Seconds from now; `None` for ever; by default the client's timeout.
+        """
         raise NotImplementedError
 
     async def wait_ready(self, ready: Callable[[], bool], deadline: float | None) -> bool:
@@ -253,15 +269,15 @@ class ConnectionBase:
         raise NotImplementedError
 
     async def answer(self, request: PendingRequest, deadline: float | None) -> bool:
-        """Waits for an answer. Returns whether it has come."""
+        """Waits for an answer. Returns false after the deadline."""
         raise NotImplementedError
 
     def send_out(self) -> None:
-        """Sends what is to be sent, as far as the socket takes it. Under the lock."""
+        """Sends queued messages, as far as the socket takes them. Under the lock."""
         raise NotImplementedError
 
     def wake_ready(self) -> None:
-        """Wakes the calls for which something is there. Under the lock."""
+        """Wakes the calls whose condition holds. Under the lock."""
         raise NotImplementedError
 
     def send_acks_later(self) -> None:
@@ -271,14 +287,15 @@ class ConnectionBase:
     # ------------------------------------------------------------------ requests
 
     def refuse_closed(self) -> None:
-        """Raises once the client is closed."""
+        """Raises `ClosedError` once the client is closed."""
         if self.closed:
             raise ClosedError(f"the client of {self.endpoint} is closed")
 
     def run_locked(self, ask: Callable[[], _Asked]) -> _Asked:
-        """Calls a function that makes requests, under the lock, and sends them. If it raises, none is made.
+        """Calls a function that makes requests, under the lock, and sends them. If it raises, they are given up.
 
-        No context manager does: a signal handler may raise on the way into its end, which is then not reached.
+        This is not a context manager: a signal handler may raise before the manager's end is entered, which then never
+        runs.
         """
         self.refuse()
         self.end_dropped()
@@ -295,9 +312,19 @@ class ConnectionBase:
                 raise
 
     async def ask(self, command: bytes, *parts: bytes | None) -> list[bytes]:
-        """Makes a request of the parts that are there, and waits for its answer.
+        """Makes a request, and returns the parts of its answer.
 
-        It is given no `*parts`: Python handles signals after such a call, before the coroutine is awaited.
+        Callers pass the parts one by one, never as `*parts`: Python handles signals after such a call, before the
+        coroutine is awaited.
+
+        Args:
+            command: The command.
+            *parts: Its arguments; `None` for an optional one that is left out.
+
+        Raises:
+            BrokerError: The broker has refused the request.
+            BrokerTimeout: The broker has not answered in time.
+            ClosedError: The client is closed.
         """
         there = [part for part in parts if part is not None]
         (request,) = await self.submit(lambda: [self.core.request(command, *there)], self.deadline())
@@ -306,8 +333,11 @@ class ConnectionBase:
     async def submit(self, ask: Callable[[], Sequence[PendingRequest]], deadline: float | None) -> list[PendingRequest]:
         """Calls a function that makes requests, and waits for the answer to the first one.
 
-        Where anything raises, also a signal handler, they are given up: else they would be made in the next connection,
-        after what was asked for later.
+        If anything raises, also a signal handler, the requests are given up: the next connection would repeat them
+        after later ones.
+
+        Raises:
+            BrokerError: As `ask`.
         """
         self.refuse_waiting()
         asked: list[PendingRequest] = []
@@ -320,7 +350,7 @@ class ConnectionBase:
         return asked
 
     async def finish(self, request: PendingRequest, deadline: float | None) -> list[bytes]:
-        """Waits for an answer."""
+        """Waits for the answer to a request, and returns its parts; raises as `ask`."""
         try:
             if not request.done and not await self.answer(request, deadline):
                 raise self._timeout_error(f"an answer to {request.command.decode()}")
@@ -330,7 +360,11 @@ class ConnectionBase:
         return request.result()
 
     async def wait_for(self, ready: Callable[[], bool], deadline: float | None, what: str) -> None:
-        """Waits until *ready* returns true, or raises `BrokerTimeout`."""
+        """Waits until *ready* returns true.
+
+        Raises:
+            BrokerTimeout: The deadline has passed; *what* names the missing thing in the text.
+        """
         if not await self.wait_ready(ready, deadline):
             raise self._timeout_error(what)
 
@@ -342,7 +376,7 @@ class ConnectionBase:
         return BrokerTimeout(self._connection_monitor.failure(self.endpoint, self.timeout))
 
     def give_up(self, requests: Sequence[PendingRequest]) -> None:
-        """Gives up requests that no call waits for."""
+        """Gives up requests for which no call waits."""
         if requests:
             with self.lock:
                 for request in requests:
@@ -351,19 +385,19 @@ class ConnectionBase:
                 self.wake_ready()  # another call may wait for one of them
 
     async def flush(self, deadline: float | None, flush: PendingRequest | None = None) -> None:
-        """Waits until what was acknowledged is durable.
+        """Waits until earlier acknowledgements are durable; raises as `ask`.
 
         Args:
-            until: When the time of the call is up.
-            flush: A flush that was asked for already.
+            deadline: The deadline of the call; see the method `deadline`.
+            flush: A flush that was requested already; `None` to request one if it is needed.
         """
         while flush is not None or self.core.dirty:
             if flush is None:
                 (flush,) = await self.submit(lambda: [self.core.flush()], deadline)
             else:
                 await self.finish(flush, deadline)
-            # What goes on after a lost connection is settled again, and may send a position again.
-            await self.wait_for(lambda: not self.core.resuming, deadline, "an answer to what went on")
+            # After a lost connection, acknowledgements and positions are sent again.
+            await self.wait_for(lambda: not self.core.resuming, deadline, "an answer to a repeated acknowledgement")
             if flush.session == self.core.session:
                 return
             flush = None
@@ -385,7 +419,7 @@ class ConnectionBase:
             await self.finish(bye, self.deadline())
 
     def drop(self, one: StreamState | PendingRequest) -> None:
-        """Queues a stream or a request without references, for the next call to end. Takes no lock.
+        """Queues a stream or a request that has no references left, for the next call to end. Takes no lock.
 
         The garbage collector may call it in any thread, at any point.
         """
@@ -406,7 +440,7 @@ class ConnectionBase:
     # ------------------------------------------------------------------ acknowledgements
 
     def acknowledge(self, stream: ConsumerState, session: int, message_id: int) -> None:
-        """Acknowledges a message: at once where such calls are sparse, else with those that follow. Under the lock."""
+        """Acknowledges a message: at once if such calls are sparse, else together with later ones. Under the lock."""
         ack_batch = self.core.add_ack(stream, session, message_id)
         if not self.core.unsent_consumers:
             self.send_out()
@@ -417,36 +451,36 @@ class ConnectionBase:
             self.send_acks_later()
 
     def send_acks(self) -> None:
-        """Sends what was acknowledged. Under the lock."""
+        """Sends the queued acknowledgements. Under the lock."""
         self.core.queue_acks()
         self._acks_sent = time.monotonic()
         self.send_out()
 
 
 class _Waiter:
-    """A call that waits; it sleeps while another one reads the socket."""
+    """A waiting call, which sleeps while another one reads the socket."""
 
     def __init__(self, ready: Callable[[], bool]) -> None:
         self.ready = ready
         self._asleep: threading.Lock  # held while nothing has woken it; most calls read, and never need one
 
     def prepare(self) -> None:
-        """Gets ready to sleep. Under the client's lock."""
+        """Prepares the call to sleep. Under the client's lock."""
         self._asleep = threading.Lock()
         self._asleep.acquire()
 
     def wake(self) -> None:
-        """Ends its sleep, or the next one. Under the client's lock."""
+        """Ends the sleep of the call, or its next one. Under the client's lock."""
         with contextlib.suppress(RuntimeError):  # it was woken already
             self._asleep.release()
 
     def sleep(self, seconds: float | None) -> None:
-        """Sleeps until it is woken."""
+        """Sleeps until `wake`, or for a number of seconds; `None` for no bound."""
         self._asleep.acquire(timeout=-1 if seconds is None else min(seconds, threading.TIMEOUT_MAX))
 
 
 class BlockingConnection(ConnectionBase):
-    """The connection of a blocking client, which the threads that call share."""
+    """The connection of a blocking client, which the calling threads share."""
 
     def __init__(
         self, endpoint: str, timeout: float | None, context: omq.Context | None, options: dict[str, Any]
@@ -466,10 +500,10 @@ class BlockingConnection(ConnectionBase):
     # ------------------------------------------------------------------ life
 
     def close(self) -> None:
-        """Flushes what was acknowledged, gives back what is held, and ends.
+        """Flushes acknowledgements, returns unread deliveries to the broker, and closes.
 
         Raises:
-            BrokerTimeout: The broker has not confirmed that what was acknowledged is durable.
+            BrokerTimeout: The broker has not confirmed the acknowledgements in time.
         """
         if self.in_wait:
             self._close_requested = not self._closing
@@ -500,16 +534,16 @@ class BlockingConnection(ConnectionBase):
 
     @property
     def in_wait(self) -> bool:
-        """Returns whether a signal handler runs that has interrupted a call which waits: nothing can be waited for."""
+        """True in a signal handler that has interrupted a waiting call: it cannot wait."""
         return get_ident() in self._waiting
 
     @property
     def in_lock(self) -> bool:
-        """Returns whether a signal handler runs that has interrupted its thread while that has the lock."""
+        """True in a signal handler whose thread has the lock."""
         return self.lock._is_owned()  # type: ignore[attr-defined, no-any-return]
 
     def flush_at_exit(self, deadline: float) -> None:
-        """Flushes acknowledgements at the end of a program that has not closed the client, if it is connected."""
+        """Flushes acknowledgements at the exit of a process that has not closed the client, if it is connected."""
         if not self.closed and not self.inherited and self.core.state is State.UP:
             with contextlib.suppress(OmqError):
                 run_blocking(lambda: self.flush(deadline))
@@ -520,7 +554,7 @@ class BlockingConnection(ConnectionBase):
             waiter.wake()
 
     def wake_ready(self) -> None:
-        """Wakes the calls for which something is there. Under the lock."""
+        """Wakes the calls whose condition holds. Under the lock."""
         for waiter in self._waiters:
             if waiter.ready():
                 waiter.wake()
@@ -528,7 +562,6 @@ class BlockingConnection(ConnectionBase):
     # ------------------------------------------------------------------ requests
 
     def refuse(self) -> None:
-        """Raises where no call can be made: in a forked child, and once the client is closed."""
         # Each acknowledgement comes through here, so the usual case has one test.
         if os.getpid() == self._pid and not self.lock._is_owned() and not self.closed:  # type: ignore[attr-defined]
             return
@@ -558,7 +591,7 @@ class BlockingConnection(ConnectionBase):
         threading.Thread(target=self._run_ack_sender, name="omq-broker-acks", daemon=True).start()
 
     def _run_ack_sender(self) -> None:
-        """Sends acknowledgements where no call follows, in a thread of its own, for as long as there are any."""
+        """Sends acknowledgements that no call sends, in a thread of its own, which ends once there are none."""
         idle = 0
         while idle < _MAX_IDLE_POLLS:
             sleep(_MAX_ACK_DELAY_S)
@@ -575,7 +608,11 @@ class BlockingConnection(ConnectionBase):
     # ------------------------------------------------------------------ the socket
 
     def wait(self, ready: Callable[[], bool], deadline: float | None) -> bool:
-        """Waits until *ready* returns true, or the deadline; reads the socket if no other thread does."""
+        """Waits until *ready* returns true, and reads the socket if no other thread does.
+
+        Returns:
+            False after the deadline.
+        """
         self.refuse_waiting()
         thread = get_ident()
         try:
@@ -687,7 +724,6 @@ class BlockingConnection(ConnectionBase):
         return poll_timeout
 
     def send_out(self) -> None:
-        """Sends what is to be sent, as far as the socket takes it. Under the lock."""
         out, socket = self.core.out, self._socket
         if socket is None:
             return
@@ -699,7 +735,7 @@ class BlockingConnection(ConnectionBase):
             pass  # the reading thread sends the rest, or handles it
 
     def _check_connection(self) -> bool:
-        """Checks, when nothing has come, whether the connection is lost."""
+        """Drops the connection if it is lost, or fails the client if it was rejected. Returns whether it did."""
         if self._connection_monitor.is_over():
             self._drop_connection()
             return True

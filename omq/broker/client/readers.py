@@ -18,18 +18,18 @@ from omq.broker.types import Columns, Maps, Message, Texts, TopicInfo
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-BATCH_BYTES: Final = 16 << 20  #: What columns have of bodies, keys and headers, about.
-#: The parts of a message besides its id and its timestamp.
+BATCH_BYTES: Final = 16 << 20  #: Of the bodies, keys and headers of one `Columns`, about.
+#: The columns in addition to ids and timestamps.
 PARTS: Final = ("bodies", "keys", "headers")
-READ_BYTES: Final = 2 << 20  #: What one `READ` asks for.
-MAX_READ_BYTES: Final = 4 << 20  #: What one can get, and what one asks for to make columns.
+READ_BYTES: Final = 2 << 20  #: That one `READ` requests.
+MAX_READ_BYTES: Final = 4 << 20  #: That one `READ` can get; columns request as much.
 
 
 def check_reading(start: int | None, stop: int | None, limit: int | None) -> None:
-    """Raises for bounds of `read` that are not numbers.
+    """Rejects bounds of `read` that are not numbers.
 
     Raises:
-        TypeError: One is neither a whole number nor `None`.
+        TypeError: A bound is neither a whole number nor `None`.
     """
     for name, value in (("start", start), ("stop", stop), ("limit", limit)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
@@ -37,18 +37,19 @@ def check_reading(start: int | None, stop: int | None, limit: int | None) -> Non
 
 
 class RangeReader:
-    """The requests of one `read`, one ahead of what is used.
+    """The requests of one `read`, with one request in flight while an answer is used.
 
     Args:
-        caller: The client's connection.
+        connection: The client's connection.
         topic: The topic's name.
-        start: The first id; `None` for the oldest.
-        stop: After the last id; `None` for the newest at the moment of the first step.
-        limit: Messages at most; `None` for no bound.
-        whole: What is no longer kept of the range is an error, and requests are as large as can be, for columns.
+        start: The first id; `None` for the oldest that is kept.
+        stop: The id before which to end; `None` to end after the newest id at the first step.
+        limit: The largest number of messages; `None` for no bound.
+        whole: True raises `Overrun` if a part of the range is no longer kept, and makes requests as large as possible.
 
     Raises:
         TypeError: A bound is neither a whole number nor `None`.
+        TopicError: The name of the topic is not valid.
     """
 
     def __init__(
@@ -76,7 +77,11 @@ class RangeReader:
         self._request: PendingRequest | None = None
 
     async def blocks(self) -> list[tuple[bytes, bytes]] | None:
-        """Waits for the next headers and records; `None` where nothing follows."""
+        """Returns the header and the records of the next blocks; `None` at the end.
+
+        Raises:
+            BrokerError: As `ConnectionBase.ask`, and `Overrun` with `whole`.
+        """
         connection = self._connection
         if not self._begun:
             answer = await connection.ask(protocol.TOPICS, self._topic.encode())
@@ -97,7 +102,7 @@ class RangeReader:
         self._ask(max(self._at, topic.first))
 
     def _refuse_gap(self, first: int) -> None:
-        """Raises where the next id is no longer kept."""
+        """Raises `Overrun` if the next id is no longer kept and the whole range is required."""
         if self._strict and self._at < min(first, self._end):
             text = f"topic {self._topic!r}: {self._at} is no longer kept, {first} is the oldest id that is"
             raise Overrun(text, first)
@@ -108,7 +113,7 @@ class RangeReader:
             self._request = self._connection.core.request(protocol.READ, *parts)
 
     def _go_on(self) -> list[bytes]:
-        """Returns the headers and records that have come, and asks for what follows."""
+        """Returns the received headers and records in turn, and requests the next ones."""
         assert self._request is not None
         answer = self._request.result()
         self._request = None
@@ -127,7 +132,7 @@ class RangeReader:
         return found
 
     def close(self) -> None:
-        """Cancels the request that is in flight."""
+        """Gives up the request that is in flight."""
         if self._request is not None:
             self._connection.drop(self._request)
             self._request = None
@@ -137,13 +142,15 @@ class ColumnReader:
     """Gathers blocks into columns.
 
     Args:
-        topic: The topic's name, for messages.
-        batch_bytes: Bytes of bodies, keys and headers in them, about; one message is taken whatever its size.
-        parts: What is wanted of a message; see `PARTS`.
-        memory: Returns a writable buffer of at least the bytes that it is called with, in which the bodies will stand.
+        topic: The topic's name, for the texts of errors.
+        batch_bytes: The approximate bytes of bodies, keys and headers in one `Columns`. A larger message gets one of
+            its own.
+        parts: The columns in addition to ids and timestamps; see `PARTS`.
+        memory: Allocates the memory of the bodies: called with a number of bytes, it returns a writable buffer of that
+            size or more.
 
     Raises:
-        ValueError: A number or a name does not fit.
+        ValueError: *parts* or *batch_bytes* is not valid.
     """
 
     def __init__(self, topic: str, batch_bytes: int, parts: Collection[str], memory: Callable[[int], Buffer]) -> None:
@@ -183,7 +190,7 @@ class ColumnReader:
             yield self._take()
 
     def _begin(self, size: int) -> None:
-        """Allocates memory for the next row."""
+        """Allocates memory of *size* bytes for the next bodies, if there is none."""
         if self._new is not None and self._memory is None:
             self._memory = self._new(size)
             self._gatherer.begin(self._memory)

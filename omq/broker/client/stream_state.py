@@ -1,7 +1,4 @@
-"""The streams that the broker delivers to a client by a tag, without I/O: subscriptions and consumers.
-
-`omq.broker.client.client_protocol` has them.
-"""
+"""The state of the streams that the broker delivers to a client, without I/O: subscriptions and consumers."""
 
 from __future__ import annotations
 
@@ -24,21 +21,21 @@ CREDIT_BYTES: Final = 8 << 20  #: What a subscription lets the broker send ahead
 
 _MAX_ACK_BATCH: Final = 256  #: Acknowledgements in one message, at most.
 
-#: A block that has arrived: header, records, counts, how many of the records are known already, and the first
-#: connection whose ids are those of the block.
+#: A received block: header, records, delivery counts (empty if all are 1), the number of its first records that had
+#: arrived before, and `StreamState.first_session`.
 Block = tuple[bytes, bytes, bytes, int, int]
 
-#: What was acknowledged: topic, its id, ids of messages.
+#: Acknowledgements: the topic, its id, and the ids of messages.
 Acked = tuple[str, int, list[int]]
 
 _Message = TypeVar("_Message", bound=Message)
 
 
 class LaterMessage(Message):
-    """A message of a store that the broker had not when the subscription was made.
+    """A message of a store that the broker did not have when the subscription began.
 
     Attributes:
-        store: The first connection whose ids are those of this message.
+        store: The `StreamState.first_session` of the store.
     """
 
     __slots__ = ("store",)
@@ -58,14 +55,17 @@ class StreamState:
 
     Attributes:
         topic: The topic's name.
-        queue: Blocks that have arrived: header, records, counts, and how many of the records are known already.
-        error: Why nothing follows; `None` where the holder ended it.
-        ended: Whether nothing follows what is in the queue.
-        wake: Called when something has come, or it has ended.
-        reader: The stream that hands out what has come, as long as a caller has it.
-        left: What a reader that is gone had not handed out.
-        since: The first connection whose ids are those of now.
-        topic_id: The topic's number; 0 before the broker has sent it.
+        queue: The received blocks that no caller has taken.
+        began: True once the broker has confirmed the stream, in any connection.
+        in_force: True while the broker delivers, in this connection.
+        resumed: True if the broker has confirmed it in more than one connection.
+        ended: True if nothing follows the queue.
+        error: The reason of the end; `None` if the client ended the stream.
+        wake: A function to call when a block has arrived, or the stream has ended; `None` for none.
+        reader: A reference to the stream that returns the messages to callers.
+        undelivered: Messages that no caller has received from a reader that was garbage-collected.
+        first_session: The number of the first connection to the broker's present store; 0 for the first store.
+        topic_id: The topic's id; 0 before the broker has sent it.
     """
 
     command: bytes
@@ -89,58 +89,66 @@ class StreamState:
 
     @property
     def readable(self) -> bool:
-        """Returns whether a reader need not wait."""
+        """True if a reader does not have to wait."""
         return bool(self.queue) or self.ended
 
     def is_same_topic(self, answer: dict[str, Any]) -> bool:
-        """Returns whether the topic that the broker has found is the one that this began with, and not a later one."""
+        """Returns whether an answer is about the same topic as earlier ones, and not one created later."""
         before, self.topic_id = self.topic_id, int(answer.get("topic_id", 0))
         return before in (0, self.topic_id)
 
     def begin(self) -> dict[str, Any]:
-        """The argument of the request that begins it, or goes on with it."""
+        """Returns the argument of the request that begins or resumes the stream."""
         raise NotImplementedError
 
     def handle_started(self, answer: dict[str, Any]) -> list[list[bytes]]:
-        """Begins when the broker delivers. Returns what is to be sent."""
+        """Handles the broker's confirmation of the stream. Returns the messages to send."""
         raise NotImplementedError
 
     def handle_block(self, header: bytes, records: bytes, counts: bytes) -> list[bytes] | None:
-        """Takes a block in. Returns what is to be sent."""
+        """Handles a received block. Returns the message to send; `None` for none.
+
+        Raises:
+            ValueError: The block is not valid.
+        """
         raise NotImplementedError
 
     def block_taken(self, records: bytes) -> list[bytes] | None:
-        """Counts a block that has left the queue. Returns what is to be sent."""
+        """Handles the removal of a block from the queue. Returns the message to send; `None` for none."""
         raise NotImplementedError
 
     def interrupt(self) -> None:
-        """The connection is lost."""
+        """Handles the loss of the connection."""
         self.in_force = False
 
     def start_over(self, position: int) -> bool:
-        """Goes on after another id, because what follows is not kept. Returns whether something else was promised."""
+        """Resumes after another id, as the next ones are no longer kept. Returns false if the stream has to end."""
         return False
 
     def renumber(self, session: int) -> None:
-        """Starts over, because the broker has another store from this connection on, with other ids."""
+        """Starts over, because the broker has another store from this connection on, with other ids.
+
+        Args:
+            session: The number of the connection.
+        """
         self.first_session = session
         self.topic_id = 0
         self.start_over(0)
 
     def discard(self) -> list[Message]:
-        """Gives up what was not handed out; returns what its reader had."""
+        """Drops the queue; removes and returns the undelivered messages of the reader."""
         self.queue.clear()
         reader = self.reader() if self.reader is not None else None
         return list(reader._take_undelivered()) if reader is not None else []
 
     def end(self, error: OmqError | None) -> None:
-        """Ends the stream."""
+        """Ends the stream with an error; with `None` if the client ends it."""
         if not self.ended:
             self.ended, self.error, self.in_force = True, error, False
             self.notify()
 
     def notify(self) -> None:
-        """Calls `wake`."""
+        """Calls `wake`, if it is set."""
         if self.wake is not None:
             self.wake()
 
@@ -158,37 +166,37 @@ os.register_at_fork(after_in_child=_discard_all)
 
 
 class SubscriptionState(StreamState):
-    """A subscription.
+    """The state of a subscription.
 
     Attributes:
         last: The last id that has arrived.
-        name: The name that the broker keeps a position under.
-        position: Where that position is, as far as this side knows.
+        name: The name of the durable subscription; `None` if it is not durable.
+        position: The last position that the client has requested or received.
     """
 
     command = protocol.SUBSCRIBE
 
     def __init__(self, tag: bytes, topic: str, replay: str | int | None, name: str | None, credit: int) -> None:
-        # The broker's own limit. With a larger credit here it would run out before this side returns any.
+        # The broker's limit: with a larger credit here, the broker's would run out before the client returns any.
         super().__init__(tag, topic, min(credit, protocol.MAX_CREDIT_BYTES))
-        # A caller that gives a start wants to begin there, where the name cannot go on.
+        # With an explicit start, a position that retention has deleted restarts there.
         self.reset = replay is not None
         self.replay = "latest" if replay is None else replay
         self.name = name
         self.last = 0
         self.position = 0
-        self._transient = False  # messages that are not read in time may be gone
-        self._used_bytes = 0  # bytes of credit that were used up and not given back
-        self._queued = 0  # bytes in the queue
+        self._transient = False  # retention may drop messages before they are read
+        self._used_bytes = 0  # of credit, and not returned
+        self._queued_bytes = 0
 
     def begin(self) -> dict[str, Any]:
         self._used_bytes = 0
-        credit = max(self.credit - self._queued, 1)
-        # A name goes on where the broker has it. Where it has the name no more, nothing may be skipped by it.
+        credit = max(self.credit - self._queued_bytes, 1)
+        # The broker resumes a name at its position. If it no longer has the name, no message may be skipped.
         again = self.last if self.name is None else "earliest"
         argument = {"replay": again if self.began else self.replay, "name": self.name, "credit": credit}
         if self.reset and self.name is not None and not self.began:
-            argument["reset"] = True  # where retention has overtaken the name, it starts over
+            argument["reset"] = True  # if retention has deleted the position
         return argument
 
     def handle_started(self, answer: dict[str, Any]) -> list[list[bytes]]:
@@ -198,7 +206,7 @@ class SubscriptionState(StreamState):
             self.began, self.last = True, int(answer["position"])
             self.position = self.last
         elif self.position > int(answer["position"]):
-            return [[protocol.POSITION, self.tag, u64(self.position)]]  # it did not get there
+            return [[protocol.POSITION, self.tag, u64(self.position)]]  # the broker has not received it
         return []
 
     def handle_block(self, header: bytes, records: bytes, counts: bytes) -> list[bytes] | None:
@@ -207,16 +215,16 @@ class SubscriptionState(StreamState):
         known = max(self.last - first + 1, 0)
         if size != len(records) or not count:
             raise ValueError(f"a block of {count} records and {size} bytes came with {len(records)} bytes")
-        if known >= count:  # the broker goes on where a name's position is, which may be further back
+        if known >= count:  # the broker resumes at the position of the name, which may be lower
             return self._return_credit(len(records))
         self.last = last
         self.queue.append((header, records, b"", known, self.first_session))
-        self._queued += len(records)
+        self._queued_bytes += len(records)
         self.notify()
         return None
 
     def block_taken(self, records: bytes) -> list[bytes] | None:
-        self._queued -= len(records)
+        self._queued_bytes -= len(records)
         return self._return_credit(len(records))
 
     def _return_credit(self, size: int) -> list[bytes] | None:
@@ -231,12 +239,19 @@ class SubscriptionState(StreamState):
             return False
         self.last = position
         if not position:
-            self.position = 0  # it was one of other ids
+            self.position = 0  # an id of the other store
         return True
 
 
 class ConsumerState(StreamState):
-    """A consumer of a round-robin topic."""
+    """The state of a consumer of a round-robin topic.
+
+    Attributes:
+        ack_timeout: Seconds after which a message without an ack is delivered again.
+        unsent_acks: Ids that were acknowledged in this connection, and not sent.
+        unconfirmed: Ids that were acknowledged, and that no flush has confirmed as durable.
+        ack_batch: The number of unsent acknowledgements at which they are sent.
+    """
 
     command = protocol.CONSUME
 
@@ -246,9 +261,9 @@ class ConsumerState(StreamState):
         # Recent acknowledgements. The broker may redeliver such messages before it receives the ack, but no more of
         # them than the credit.
         self._recent_acks: OrderedDict[int, None] = OrderedDict()
-        self.unsent_acks: list[int] = []  # acknowledged in this connection, and not sent
-        self.unconfirmed: list[int] = []  # acknowledged, and not confirmed as durable by a flush
-        self.ack_batch = max(1, min(self.credit // 4, _MAX_ACK_BATCH))  # what is sent at once
+        self.unsent_acks: list[int] = []
+        self.unconfirmed: list[int] = []
+        self.ack_batch = max(1, min(self.credit // 4, _MAX_ACK_BATCH))
 
     def begin(self) -> dict[str, Any]:
         return {"ack_timeout": self.ack_timeout, "credit": self.credit}
@@ -267,36 +282,36 @@ class ConsumerState(StreamState):
 
     def interrupt(self) -> None:
         super().interrupt()
-        self.queue.clear()  # the broker has given it back
+        self.queue.clear()  # the broker has requeued them
         self.unconfirmed += self.unsent_acks
         self.unsent_acks.clear()
 
     def remember(self, message_id: int, acked: bool) -> None:
-        """Remembers what was acknowledged."""
-        finished = self._recent_acks
+        """Records that a message was acknowledged, or that it was nacked."""
+        acks = self._recent_acks
         if not acked:
-            finished.pop(message_id, None)
+            acks.pop(message_id, None)
             return
-        finished[message_id] = None
-        if len(finished) > self.credit:
-            finished.popitem(last=False)
+        acks[message_id] = None
+        if len(acks) > self.credit:
+            acks.popitem(last=False)
 
     def start_over(self, position: int) -> bool:
-        self._recent_acks.clear()  # those were other messages
+        self._recent_acks.clear()  # of the other store
         self.unconfirmed.clear()
         return False
 
     def may_be_redelivered(self, counts: bytes) -> bool:
-        """Returns whether there may be anything in a block that was acknowledged."""
+        """Returns whether a block with these delivery counts may contain messages that were acknowledged."""
         return self.resumed or bool(counts)
 
     def take_unconfirmed(self) -> list[Acked]:
-        """Returns the acknowledgements that may not be durable."""
+        """Removes and returns the acknowledgements that may not be durable."""
         ids, self.unconfirmed = self.unconfirmed, []
         return [(self.topic, self.topic_id, ids)] if ids else []
 
     def undelivered_ids(self, session: int) -> list[int]:
-        """Gives up what came in this connection and was not handed out; returns its ids."""
+        """Drops the deliveries of this connection that no caller has received; returns their ids."""
         found: list[int] = []
         for header, *_ in self.queue:
             first, count, *_ = read_header(header)
@@ -307,19 +322,19 @@ class ConsumerState(StreamState):
         return found
 
     def is_acked(self, message_id: int) -> bool:
-        """Returns whether a message that comes again was acknowledged: in a lost connection, or after its time."""
+        """Returns whether a redelivered message was acknowledged: in an earlier connection, or too late."""
         return message_id in self._recent_acks
 
 
 def messages_of(stream: StreamState, block: Block) -> list[Message]:
-    """Decodes the messages of a subscription's block that are new to it.
+    """Decodes the messages of a subscription's block that had not arrived before.
 
     Raises:
         BrokerFailed: The records are damaged.
     """
     header, records, _, known, store = block
     found: list[Message]
-    if store:  # its ids may be those of messages of another store, which are acknowledged, too
+    if store:  # its ids may be those of other messages of an earlier store
         found = [*(later := decoded(header, records, stream.topic, LaterMessage))]
         for message in later:
             message.store = store

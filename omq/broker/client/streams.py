@@ -24,14 +24,14 @@ from omq.errors import ClosedError, ReceiveTimeout, StateError
 from omq.executor import run_blocking
 
 _Message = TypeVar("_Message", bound=Message)
-#: Given by what acknowledges: nothing, or in asyncio an awaitable.
+#: The result of a call that acknowledges: `None`, or in asyncio an awaitable.
 _AckResult = TypeVar("_AckResult", bound=Awaitable[None] | None)
 
 _session: Final = attrgetter("session")
 
 
 class StreamBase(Generic[_Message, _AckResult]):
-    """The common part of subscriptions and consumers of both twins."""
+    """The base class of subscriptions and consumers of both twins."""
 
     _shown_as = ""  # in `repr`
 
@@ -48,31 +48,31 @@ class StreamBase(Generic[_Message, _AckResult]):
 
     @property
     def closed(self) -> bool:
-        """Returns whether nothing follows: it was closed, or the broker has ended it."""
+        """True once the stream was closed, or the broker has ended it: no more messages arrive."""
         return self._stream.ended
 
     def _decode(self, block: Block, session: int) -> list[_Message]:
         raise NotImplementedError
 
     def _is_current(self, message: _Message) -> bool:
-        """Returns whether a message that was taken from the stream may still be returned."""
+        """Returns whether a message from the batch may still be returned to a caller."""
         return True
 
     def _ack_result(self) -> _AckResult:
-        """Returns what a call gives that has acknowledged something."""
+        """Returns the result of a call that has acknowledged something."""
         raise NotImplementedError
 
     def _take_undelivered(self) -> list[_Message]:
-        """Returns what was not handed out; for `StreamState.forget`."""
+        """Removes and returns the decoded messages that no caller has received; see `StreamState.discard`."""
         return list(self._batch)
 
     async def _end(self) -> None:
-        """Ends it, and returns once the broker has confirmed."""
+        """Ends the stream, and waits for the broker's confirmation."""
         connection = self._connection
         with connection.lock:
             ended = self._stream.ended
             request = None if ended else connection.core.cancel(self._stream)
-            self._batch = iter(())  # now: what is in it was given back
+            self._batch = iter(())  # its messages were returned to the broker
             connection.send_out()
             connection.wake_ready()
         if ended:
@@ -83,11 +83,11 @@ class StreamBase(Generic[_Message, _AckResult]):
             except BrokerTimeout:
                 raise
             except BrokerError:
-                pass  # it is over, whatever the broker answers
+                pass  # the stream has ended, whatever the broker answers
         await connection.flush(connection.deadline())
 
     def __del__(self) -> None:
-        # Nothing here may lock: any thread, in the midst of anything, may be the one that drops the last reference.
+        # Nothing here may lock: any thread may drop the last reference, at any point.
         if not hasattr(self, "_batch"):
             return  # a signal handler has raised amid the constructor
         self._stream.undelivered = self._take_undelivered()
@@ -99,24 +99,27 @@ class StreamBase(Generic[_Message, _AckResult]):
 
 
 class SubscriptionBase(StreamBase[Message, _AckResult]):
-    """The common part of the subscriptions of both twins."""
+    """The base class of the subscriptions of both twins."""
 
     _stream: SubscriptionState
 
     @property
     def name(self) -> str | None:
-        """The name that the broker keeps its position under."""
+        """The name of the durable subscription; `None` if it is not durable."""
         return self._stream.name
 
     def ack(self, message: Message | int) -> _AckResult:
-        """Moves the position of the subscription's name to a message, or an id. Does not wait: see `Client.close`.
+        """Moves the position of a durable subscription. Does not wait; `Client.flush` and `Client.close` do.
+
+        Args:
+            message: The last message that is finished, or its id.
 
         Returns:
-            `None`. In asyncio an awaitable: calling is enough, awaiting it waits until the broker has recorded it.
+            `None`. In asyncio an awaitable: the call moves the position, and awaiting it waits until that is durable.
 
         Raises:
             StateError: The subscription has no name.
-            ClosedError: It is closed, or the client is.
+            ClosedError: The subscription or the client is closed.
         """
         if self._stream.name is None:
             raise StateError(f"this subscription of {self.topic!r} has no name to keep a position under")
@@ -134,31 +137,45 @@ class SubscriptionBase(StreamBase[Message, _AckResult]):
 
 
 class ConsumerBase(StreamBase[Delivery, _AckResult]):
-    """The common part of the consumers of both twins. Each call gives nothing; in asyncio an awaitable."""
+    """The base class of the consumers of both twins. Calls return `None`, in asyncio an awaitable."""
 
     _stream: ConsumerState
 
     def ack(self, deliveries: Iterable[Delivery]) -> _AckResult:
-        """Acknowledges many, in one message; see `Delivery.ack`."""
+        """Acknowledges deliveries together, in one request; see `Delivery.ack`.
+
+        Raises:
+            ClosedError: The consumer or the client is closed.
+        """
         self._ack_or_nack(list(deliveries), True)
         return self._ack_result()
 
     def nack(self, deliveries: Iterable[Delivery], *, delay: float | None = None) -> _AckResult:
-        """Asks for many again, in one message; see `Delivery.nack`."""
+        """Requests redelivery of messages together, in one request; see `Delivery.nack`.
+
+        Args:
+            deliveries: The deliveries.
+            delay: Seconds before the redelivery; 0 for at once; `None` for the topic's `retry_delay`.
+
+        Raises:
+            ValueError: *delay* is negative, or more than 4,000,000 seconds.
+            TypeError: *delay* is not a number.
+            ClosedError: The consumer or the client is closed.
+        """
         self._ack_or_nack(list(deliveries), False, check_delay(delay))
         return self._ack_result()
 
     def acknowledge(self, delivery: Delivery) -> _AckResult:
-        """Does what `Delivery.ack` is for."""
-        raise NotImplementedError  # in each twin by itself, for it is called for each message
+        """Acknowledges a delivery; `Delivery.ack` calls it."""
+        raise NotImplementedError  # each twin has its own, as each message calls it
 
     def retry(self, delivery: Delivery, delay: float | None) -> _AckResult:
-        """Does what `Delivery.nack` is for."""
+        """Requests redelivery after *delay* seconds; `Delivery.nack` calls it."""
         self._ack_or_nack((delivery,), False, delay)
         return self._ack_result()
 
     def progress(self, delivery: Delivery) -> _AckResult:
-        """Does what `Delivery.in_progress` is for."""
+        """Restarts the `ack_timeout` of a delivery; `Delivery.in_progress` calls it."""
         connection = self._connection
         connection.refuse()
         with connection.lock:
@@ -197,7 +214,7 @@ class ConsumerBase(StreamBase[Delivery, _AckResult]):
 
 
 class ClientStream(StreamBase[_Message, None], ClosesAtExit):
-    """The common part of subscriptions and consumers of the blocking client."""
+    """The base class of subscriptions and consumers of the blocking client."""
 
     _connection: BlockingConnection
 
@@ -209,16 +226,18 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
         return None
 
     def recv(self, *, timeout: float | None = None) -> _Message:
-        """Takes the next message.
+        """Returns the next message.
 
         Args:
-            timeout: Seconds; `None` for ever, also while the broker is away; 0 never.
+            timeout: Seconds to wait, whatever the client's `timeout`; `None` for ever, also while the broker cannot be
+                reached; 0 never waits.
 
         Raises:
-            ReceiveTimeout: None came in time.
-            BrokerError: The broker has ended it: a `TopicError` where the topic is deleted, an `Overrun` where it went
-                on after a lost connection and retention had dropped what follows.
-            ClosedError: It is closed, or the client is.
+            ReceiveTimeout: No message arrived in time.
+            BrokerError: The broker has ended the stream: `TopicError` if the topic was deleted, `Overrun` if retention
+                dropped the next messages while the client was not connected.
+            ValueError: *timeout* is negative or not a number.
+            ClosedError: The stream or the client is closed.
         """
         deadline = None if timeout is None else self._connection.deadline(check_timeout(timeout))
         while True:
@@ -232,14 +251,15 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
             self._load(deadline)
 
     def recv_many(self, limit: int | None = None, *, timeout: float | None = None) -> list[_Message]:
-        """Takes what is there of the next block of messages, at least one; see `recv`.
+        """Returns the next messages that have arrived, at least one; waits only for the first one.
 
         Args:
-            limit: How many at most; `None` for no bound.
+            limit: The largest number of messages; `None` for a whole block, whatever its size.
             timeout: As of `recv`.
 
         Raises:
-            ValueError: *limit* is not a whole number of 1 or more.
+            ValueError: *limit* is not a whole number of 1 or more, or *timeout* is not valid.
+            OmqError: As `recv`.
         """
         check_count("limit", limit)
         deadline = None if timeout is None else self._connection.deadline(check_timeout(timeout))
@@ -255,12 +275,12 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
                 self._load(deadline)
 
     def _put_back(self, messages: list[_Message]) -> None:
-        """A signal handler has raised before these were handed out: the next call hands them out."""
+        """Puts back messages that a signal handler's error has kept from the caller: the next call returns them."""
         with self._connection.lock:
             self._batch = iter([*messages, *self._batch])
 
     def __iter__(self) -> Iterator[_Message]:
-        # A generator that hands out what stands in a list: next to no Python code for a message.
+        # A generator over a list runs hardly any Python code for a message.
         while True:
             yield from self._batch
             try:
@@ -305,7 +325,7 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
             connection.wake_ready()  # there may be some for other threads
 
     def _release_block(self) -> None:
-        """Removes the block that is in the batch from the queue."""
+        """Removes the block from the queue whose messages are in the batch."""
         queue = self._stream.queue
         if queue and queue[0] is self._loaded:
             self._connection.core.take_block(self._stream)
@@ -319,10 +339,10 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
         return self._has_messages() or self._stream.ended
 
     def close(self) -> None:
-        """Ends it, and returns once the broker has confirmed. Idempotent.
+        """Closes the stream, and waits for the broker's confirmation. Idempotent.
 
         Raises:
-            BrokerTimeout: The broker has not confirmed in time; it ends all the same.
+            BrokerTimeout: The broker has not confirmed in time; the stream is closed all the same.
         """
         connection = self._connection
         if connection.closed or connection.inherited:
@@ -338,8 +358,8 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
 class Subscription(SubscriptionBase[None], ClientStream[Message]):
     """The messages of a broadcast topic, in order and each once; iterate over it, or call `recv`.
 
-    It goes on after a lost connection, and after a restart of the broker, after the last message that had arrived.
-    Iteration ends when it, or its client, is closed. Threads may share it.
+    After a lost connection or a restart of the broker it resumes after the last message that had arrived. Iteration
+    ends when the subscription or its client is closed. Threads may share it.
     """
 
     _shown_as = "omq.broker.Subscription"
@@ -348,15 +368,15 @@ class Subscription(SubscriptionBase[None], ClientStream[Message]):
 class Consumer(ConsumerBase[None], ClientStream[Delivery]):
     """A consumer of a round-robin topic; iterate over it, or call `recv`, and acknowledge each `Delivery`.
 
-    What is not acknowledged is delivered again: after `ack_timeout`, when the connection is lost, or when this is
-    closed. `ack` and `nack` do not wait; `Client.flush`, `close`, and the next `publish` of the client return once what
-    was acknowledged before is durable. Threads may share it.
+    A message without an ack is delivered again after `ack_timeout`, after a lost connection, or when the consumer is
+    closed. `ack` and `nack` do not wait; `Client.flush`, `close`, and the next `publish` of the client return once
+    earlier acks are durable. Threads may share a consumer.
     """
 
     _shown_as = "omq.broker.Consumer"
 
     def acknowledge(self, delivery: Delivery) -> None:
-        """Does what `Delivery.ack` is for."""
+        """Acknowledges a delivery; `Delivery.ack` calls it."""
         connection, stream = self._connection, self._stream
         connection.refuse()
         with connection.lock:

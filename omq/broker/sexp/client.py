@@ -42,7 +42,7 @@ class Subscription:
     Attributes:
         topic: The topic's name.
         topic_id: The topic's id.
-        note: The server's last remark about the topic, such as the id with which a replay begins; empty for none.
+        note: The last text of the server about the topic, such as the id with which a replay begins; empty for none.
     """
 
     def __init__(self, client: Client, topic: str, topic_id: int) -> None:
@@ -58,7 +58,7 @@ class Subscription:
         """Returns the next message.
 
         Args:
-            timeout: In seconds; `None` waits for ever.
+            timeout: Seconds; `None` waits for ever, 0 never waits.
 
         Raises:
             ReceiveTimeout: No message arrived in time.
@@ -82,7 +82,12 @@ class Subscription:
         self._bytes += len(body)
 
     def close(self) -> None:
-        """Unsubscribes. Idempotent."""
+        """Unsubscribes. Idempotent.
+
+        Raises:
+            BrokerError: The server has refused the command.
+            Timeout: No answer arrived in time.
+        """
         with self._client._changed:
             if self._end is not None:
                 return
@@ -146,6 +151,8 @@ class Client:
 
     Raises:
         ConnectError: The connection fails.
+        EndpointError: The endpoint is not valid.
+        StateError: The version is neither 1 nor 2.
         VersionFault: The server does not support this version.
     """
 
@@ -196,10 +203,18 @@ class Client:
             self._write(self._protocol.connect())
 
     def create(self, topic: str, *, delivery: Delivery = "broadcast", persistence: Persistence = "strong") -> int:
-        """Creates a topic, or finds it with the same settings; returns its id.
+        """Creates a topic, or finds an existing one with the same settings. Returns its id.
+
+        Args:
+            topic: The topic's name: 1 to 255 bytes of UTF-8, without slashes and control characters.
+            delivery: `"broadcast"` or `"round-robin"`.
+            persistence: `"strong"`, `"weak"`, `"async"` or `"transient"`; see `omq.broker.Client.create`.
 
         Raises:
             BrokerError: The server has refused the command.
+            StateError: The client uses version 1 of the protocol.
+            Timeout: No answer arrived in time; the connection is then closed.
+            ClosedError: The connection is closed.
         """
         self._needs_version_2()
         return self._call([protocol.Create(check_name(topic).encode(), delivery, persistence)])[0]
@@ -207,14 +222,20 @@ class Client:
     def publish(self, topic: str, body: bytes) -> int:
         """Publishes a message, and returns its id once the topic's persistence holds for it.
 
+        Args:
+            topic: The topic's name.
+            body: The content. Its command has 64 KiB at most, in which a byte that is not printable takes four.
+
         Raises:
-            BrokerError: The server has refused the command.
-            TooLarge: The command has more than 64 KiB; a byte that is not printable takes four.
+            BrokerError: As `create`; `TooLarge` if the command has more than 64 KiB.
         """
         return self.publish_many(topic, [body])[0]
 
     def publish_many(self, topic: str, bodies: Iterable[bytes]) -> list[int]:
-        """Publishes messages in a pipeline, and returns their ids. After an error some of them may be published."""
+        """Publishes messages in a pipeline, and returns their ids in order; raises as `publish`.
+
+        After an error some of them may be published.
+        """
         self._needs_version_2()
         name = check_name(topic).encode()
         return self._call([protocol.Publish(name, bytes(body)) for body in bodies])
@@ -223,11 +244,13 @@ class Client:
         """Subscribes, and returns once the subscription is active.
 
         Args:
-            topic: The topic.
+            topic: The topic's name.
             replay: `"latest"`, `"earliest"`, or the id after which to start; for a round-robin topic only `"latest"`.
 
         Raises:
             BrokerError: The server has refused the command.
+            Timeout: No answer arrived in time; the connection is then closed.
+            ClosedError: The connection is closed, or the topic was deleted.
         """
         (topic_id,) = self._call([protocol.Subscribe(check_name(topic).encode(), replay)])
         subscription = self._subscriptions.get(topic_id)
