@@ -11,12 +11,12 @@ from omq.errors import MessageTooLarge, OmqError, Timeout
 from omq.store import errors as store_errors
 
 __all__ = [
-    "AlreadySettled",
     "Busy",
     "BrokerError",
     "BrokerFailed",
     "BrokerTimeout",
     "Damaged",
+    "DuplicateSequence",
     "MessageTooLarge",
     "Overrun",
     "PermissionDenied",
@@ -114,13 +114,14 @@ class Busy(BrokerError):
     code = "busy"
 
 
-class AlreadySettled(BrokerError):
-    """The producer has confirmed before that it has the answer of this sequence: nothing was stored now.
+class DuplicateSequence(BrokerError):
+    """A sequence below the first outstanding one of its producer: nothing was stored.
 
-    Whether it was stored then, and under which id, is forgotten. A `Client` never settles what it may yet repeat.
+    The broker no longer has the answer that the producer has confirmed. A `Client` never confirms an answer of a
+    request that it may repeat.
     """
 
-    code = "settled"
+    code = "duplicate-sequence"
 
 
 class BrokerTimeout(BrokerError, Timeout):

@@ -62,9 +62,9 @@ class Append(Write):
         producer: The id of the producer, 1 to 96 bytes; a first byte of 0 is reserved for the store. Empty: repetitions
             are not detected.
         sequence: The producer's number of this append.
-        settled: The producer has the answers of all lower sequences and will not repeat them.
+        first_outstanding: The lowest sequence that the producer may repeat; it has the answers of all lower ones.
         repeats_only: Store nothing: answer a repetition, and fail with `TopicFull` otherwise.
-        first: The id of the first record; 0 where the sequence is below `settled` and its id was dropped.
+        first: The id of the first record; 0 where the sequence is below `first_outstanding` and its id was dropped.
         timestamp: The timestamp of the block, in microseconds since 1970.
         duplicate: True for a repetition.
     """
@@ -74,7 +74,7 @@ class Append(Write):
     count: int
     producer: bytes = b""
     sequence: int = 0
-    settled: int = 0
+    first_outstanding: int = 0
     repeats_only: bool = field(default=False, kw_only=True)
     first: int = field(default=0, init=False)
     timestamp: int = field(default=0, init=False)

@@ -47,7 +47,7 @@ class PendingAppend(Append):
             write.count,
             write.producer,
             write.sequence,
-            write.settled,
+            write.first_outstanding,
             context=write.context,
         )
         self.answered_first = write.first

@@ -88,11 +88,11 @@ class MemoryProducer:
         self.seen = 0
         self.answers: dict[int, tuple[int, int, int]] = {}
 
-    def forget(self, settled: int) -> None:
-        """Drops the answers of sequences below `settled`, and the oldest ones above `MAX_ANSWERS`."""
-        if settled > self.floor:
-            self.floor = settled
-            for sequence in [sequence for sequence in self.answers if sequence < settled]:
+    def forget(self, first_outstanding: int) -> None:
+        """Drops the answers of sequences below `first_outstanding`, and the oldest ones above `MAX_ANSWERS`."""
+        if first_outstanding > self.floor:
+            self.floor = first_outstanding
+            for sequence in [sequence for sequence in self.answers if sequence < first_outstanding]:
                 del self.answers[sequence]
         while len(self.answers) > MAX_ANSWERS:
             del self.answers[next(iter(self.answers))]
@@ -423,7 +423,7 @@ class MemoryTopics:
         else:
             write.first = self._grow(topic, write.records, write.count)
             producer.answers[write.sequence] = write.first, write.count, write.timestamp
-        producer.forget(write.settled)
+        producer.forget(write.first_outstanding)
 
     def _delete(self, write: DeleteTopic) -> None:
         self.topic(write.topic_id)

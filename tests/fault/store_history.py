@@ -22,7 +22,7 @@ class History:
     Attributes:
         tried: Appends and commits, by number.
         first: The first ids that were acknowledged, by number.
-        settled: Ranges of jobs that were acknowledged.
+        acked: Ranges of jobs that were acknowledged.
         position: The highest that was acknowledged.
         staged: The highest number of a stage: its commit may not have been tried, and the stage is there.
     """
@@ -30,7 +30,7 @@ class History:
     tried: dict[int, Batch] = field(default_factory=dict)
     kinds: dict[int, str] = field(default_factory=dict)
     done: dict[int, int | None] = field(default_factory=dict)
-    settled: list[tuple[int, int]] = field(default_factory=list)
+    acked: list[tuple[int, int]] = field(default_factory=list)
     position: int = 0
     staged: int = 0
     failed: list[str] = field(default_factory=list)
@@ -76,8 +76,8 @@ class History:
                 self.done[number] = first
             case ["done", "commit", _, number, *_]:
                 self.done[number] = None
-            case ["done", "settle", first, last, *_]:
-                self.settled.append((first, last))
+            case ["done", "ack", first, last, *_]:
+                self.acked.append((first, last))
             case ["done", "position", id, *_]:
                 self.position = max(self.position, id)
             case ["failed", *_, error]:
@@ -98,10 +98,10 @@ class History:
             for number, first in self.done.items():
                 assert number in found, f"append {number} was acknowledged and is lost"
                 assert first in (None, found[number])
-            if self.settled:
-                settled = store.ack_set(topics["jobs"].id)
-                for low, high in self.settled:
-                    assert not list(settled.missing(low, high)), f"jobs {low} to {high} come back"
+            if self.acked:
+                acks = store.ack_set(topics["jobs"].id)
+                for low, high in self.acked:
+                    assert not list(acks.missing(low, high)), f"jobs {low} to {high} come back"
             if self.position:
                 assert store.cursors(topics["strong"].id)["name"] >= self.position
 

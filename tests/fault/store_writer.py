@@ -100,7 +100,7 @@ class Load:
             if jobs.last:
                 first = self._random.randint(1, jobs.last)
                 last = min(jobs.last, first + self._random.randint(0, 30))
-                self.submit(Acknowledge(jobs.id, [(first, last)], last, context=["settle", first, last]))
+                self.submit(Acknowledge(jobs.id, [(first, last)], last, context=["ack", first, last]))
         elif chance < 0.9:
             last = self.store.topic(self.topics["strong"]).last
             self.submit(SetCursor(self.topics["strong"], "name", last, context=["position", last]))

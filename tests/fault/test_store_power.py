@@ -63,12 +63,12 @@ class Writing:
     def state(self) -> tuple[object, ...]:
         """Returns the visible state of the store."""
         log = self.log.log
-        settled = log.ack_set(self.jobs)
+        acks = log.ack_set(self.jobs)
         return (
             self.log.read(self.topic),
             self.log.read(self.jobs),
             log.cursors(self.topic),
-            (settled.watermark, settled.last_delivered, settled.pages),
+            (acks.watermark, acks.last_delivered, acks.pages),
             [(state.first, state.last, state.bytes) for state in (log.topic(self.topic), log.topic(self.jobs))],
         )
 
@@ -108,13 +108,13 @@ def lose_power(directory: Path, seed: int) -> None:
         (first, last, _), (_, last_job, _) = ends  # type: ignore[misc]
         assert seen[:3] == wanted[:3]
         assert log.log.topic(writing.topic).first == (first if last else RESERVED_IDS + 1)
-        settled = log.log.ack_set(writing.jobs)
-        assert settled.last_delivered == wanted[3][1]  # type: ignore[index]
+        acks = log.log.ack_set(writing.jobs)
+        assert acks.last_delivered == wanted[3][1]  # type: ignore[index]
         for id in range(1, last_job + 1):
             was = id <= wanted[3][0] or bool(wanted[3][2].get(id // PAGE, 0) >> id % PAGE & 1)  # type: ignore[index]
-            assert (id in settled) == was
+            assert (id in acks) == was
         assert log.append(writing.topic, b"new").first == RESERVED_IDS + 1 > last
-        assert list(settled.missing(last_job + 1, RESERVED_IDS)) == []
+        assert list(acks.missing(last_job + 1, RESERVED_IDS)) == []
         writing.some()
     with Opened.on_disk(lost) as log:
         assert log.log.findings == []

@@ -32,7 +32,7 @@ RANGES = st.lists(st.tuples(ID, ID), max_size=3)
 STEP = st.one_of(
     st.tuples(st.just("append"), TOPIC, st.integers(1, 9), st.sampled_from([b"", b"p", b"q"]), st.integers(1, 9), ID),
     st.tuples(st.just("note"), TOPIC, st.integers(1, 9), st.sampled_from([b"", b"p", b"q"]), st.integers(1, 9), ID),
-    st.tuples(st.just("settle"), st.just(3), RANGES, st.dictionaries(ID, ID, max_size=2)),
+    st.tuples(st.just("ack"), st.just(3), RANGES, st.dictionaries(ID, ID, max_size=2)),
     st.tuples(st.just("move"), st.just(3), ID),
     st.tuples(st.just("position"), TOPIC, st.text("xy", max_size=1), ID),
     st.tuples(st.just("drop"), TOPIC, st.text("xy", max_size=1)),
@@ -49,11 +49,11 @@ def write_of(step: tuple[Any, ...], number: int) -> Any:
     """The write that a step stands for; others of the same number have the same content."""
     records = lambda count: blocks.encode([b"%d.%d" % (number, i) for i in range(count)])  # noqa: E731
     match step:
-        case "append" | "note", topic, count, producer, sequence, settled:
+        case "append" | "note", topic, count, producer, sequence, outstanding:
             return Append(
-                topic, records(count), count, producer, sequence if producer else 0, min(settled // 8, sequence)
+                topic, records(count), count, producer, sequence if producer else 0, min(outstanding // 8, sequence)
             )
-        case "settle", topic, ranges, deliveries:
+        case "ack", topic, ranges, deliveries:
             return Acknowledge(topic, [(min(pair), max(pair)) for pair in ranges], 0, deliveries)
         case "move", topic, id:
             return MoveToDeadLetter(topic, id, 1)
@@ -89,12 +89,12 @@ def state(log: Opened) -> Any:
     seen = []
     for topic in (1, 2, 3):
         now = log.log.topic(topic)
-        settled = log.log.ack_set(topic)
-        seen.append((now.last, log.log.cursors(topic), settled.watermark, settled.pages, settled.deliveries))
+        acks = log.log.ack_set(topic)
+        seen.append((now.last, log.log.cursors(topic), acks.watermark, acks.pages, acks.deliveries))
         if topic < 3:
             seen.append((now.first, log.read(topic)))
         else:
-            seen.append([one for one in log.read(topic) if one[0] > settled.watermark])
+            seen.append([one for one in log.read(topic) if one[0] > acks.watermark])
     return seen
 
 

@@ -145,7 +145,7 @@ class ScriptedBroker:
         self.say(protocol.FLUSHED, tag)
 
     def _append(
-        self, tag: bytes, name: bytes, records: bytes, producer: bytes, sequence: bytes, settled: bytes
+        self, tag: bytes, name: bytes, records: bytes, producer: bytes, sequence: bytes, first_outstanding: bytes
     ) -> None:
         topic = self.topics[name.decode()]
         key = producer, protocol.number(sequence)
@@ -157,8 +157,7 @@ class ScriptedBroker:
             count = blocks.check(records)
             header = blocks.header(first, count, 1_000_000, len(records))
             topic.bodies += [message.body for message in blocks.decode(header, records, "")]
-        topic.floors[producer] = max(topic.floors.get(producer, 0), protocol.number(settled))
-        # What is settled is forgotten.
+        topic.floors[producer] = max(topic.floors.get(producer, 0), protocol.number(first_outstanding))
         for old in [old for old in topic.producers if old[1] < topic.floors[producer]]:
             del topic.producers[old]
         self.say(protocol.PUBLISHED, tag, u64(first))
@@ -205,7 +204,7 @@ class ScriptedBroker:
                     if done:
                         share.topic.acknowledged.add(id)
 
-    def _settle(self, tag: bytes, name: bytes, topic_id: bytes, *pairs: bytes) -> None:
+    def _reack(self, tag: bytes, name: bytes, topic_id: bytes, *pairs: bytes) -> None:
         assert self.greeted
         assert protocol.number(topic_id) == 1
         topic = self.topics[name.decode()]
@@ -215,7 +214,7 @@ class ScriptedBroker:
                     share.credit += 1
                 topic.acknowledged.add(id)
         self._keep()
-        self.say(protocol.SETTLED, tag)
+        self.say(protocol.REACKED, tag)
 
     def _keep(self) -> None:
         for topic in self.topics.values():

@@ -80,9 +80,11 @@ class Opened:
         """Creates a topic; returns its id."""
         return self.do(MakeTopic(name, delivery, persistence, settings)).topic_id
 
-    def append(self, topic: int, *bodies: bytes, producer: bytes = b"", sequence: int = 0, settled: int = 0) -> Append:
+    def append(
+        self, topic: int, *bodies: bytes, producer: bytes = b"", sequence: int = 0, first_outstanding: int = 0
+    ) -> Append:
         """Appends bodies."""
-        return self.do(Append(topic, blocks.encode(bodies), len(bodies), producer, sequence, settled))
+        return self.do(Append(topic, blocks.encode(bodies), len(bodies), producer, sequence, first_outstanding))
 
     def read(self, topic: int, start: int = 0, stop: int = 0) -> list[tuple[int, bytes]]:
         """Returns ids and bodies."""

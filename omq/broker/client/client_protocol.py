@@ -4,7 +4,7 @@ A twin opens a connection, calls `connected`, sends the messages in `out`, and p
 When the connection ends it calls `lost` and opens the next one. Unanswered requests are then sent again with their old
 sequences, so the broker stores nothing twice. Subscriptions resume after the last id that has arrived. Consumers start
 over, because the broker has requeued their deliveries. Acknowledgements that no flush has confirmed as durable are
-repeated first, by SETTLE.
+repeated first, by REACK.
 
 Nothing here waits or locks: the twin does. It may set `wake` of a request or a stream, called at its next change.
 """
@@ -50,7 +50,7 @@ _ANSWERS: Final = {
     protocol.TOPICS: protocol.TOPICS,
     protocol.DURABLES: protocol.DURABLES,
     protocol.DELETE_DURABLE: protocol.DURABLE_DELETED,
-    protocol.SETTLE: protocol.SETTLED,
+    protocol.REACK: protocol.REACKED,
 }
 #: Commands that remove something: a repetition that finds nothing means that the first one succeeded.
 _REMOVING: Final = {protocol.DELETE, protocol.DELETE_DURABLE}
@@ -292,7 +292,7 @@ class ClientProtocol:
         self._reack_all()
         for request in [one for one in self._requests.values() if one.done]:
             self._drop(request)
-        waiting = [one for one in self._requests.values() if one.command not in (protocol.HELLO, protocol.SETTLE)]
+        waiting = [one for one in self._requests.values() if one.command not in (protocol.HELLO, protocol.REACK)]
         for stream in self._streams.values():
             if stream.began and not stream.ended:
                 self._begin(stream)
@@ -546,9 +546,9 @@ class ClientProtocol:
             stream.unconfirmed += ids
 
     def _reack(self, topic: str, topic_id: int, ids: Sequence[int]) -> None:
-        """Repeats acknowledgements by SETTLE; its answer confirms those that can be durable."""
+        """Repeats acknowledgements by REACK; its answer confirms those that can be durable."""
         for part in _parts(ids):
-            request = PendingRequest(protocol.SETTLE, self._tag(), (topic.encode(), u64(topic_id), part))
+            request = PendingRequest(protocol.REACK, self._tag(), (topic.encode(), u64(topic_id), part))
             self._reack_tags.add(request.tag)
             self._enter(request)
 
@@ -578,7 +578,7 @@ class ClientProtocol:
         self._unconfirmed.clear()
         for request in list(self._requests.values()):
             request.acked = []
-            if request.command == protocol.SETTLE:
+            if request.command == protocol.REACK:
                 self._finish(request, [])
 
     def _abandon(self, request: PendingRequest) -> None:
@@ -672,9 +672,9 @@ class ClientProtocol:
             if self._busy:  # it is sent after those
                 self._busy.add(request.tag)
                 return
-            oldest_pending = next(iter(self._appends))
+            first_outstanding = next(iter(self._appends))
             self._queue_message(
-                request.command, request.tag, *request.parts, u64(request.sequence), u64(oldest_pending)
+                request.command, request.tag, *request.parts, u64(request.sequence), u64(first_outstanding)
             )
         else:
             self._queue_message(request.command, request.tag, *request.parts)

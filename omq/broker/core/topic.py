@@ -14,10 +14,10 @@ from omq.broker.core.permissions import Permissions
 from omq.broker.core.rate_limit import RateLimit
 from omq.broker.core.stats import CursorStats, SubscriptionStats, TopicStats
 from omq.broker.errors import (
-    AlreadySettled,
     BrokerError,
     BrokerFailed,
     Busy,
+    DuplicateSequence,
     StoreFull,
     TopicError,
     WrongState,
@@ -147,7 +147,7 @@ class Topic:
         done: OnAppended,
         producer: bytes = b"",
         sequence: int = 0,
-        settled: int = 0,
+        first_outstanding: int = 0,
         alive: Callable[[], bool] = lambda: True,
     ) -> None:
         """Stores records that were checked (`omq._core.blocks.check`), once the topic has room for them.
@@ -158,7 +158,7 @@ class Topic:
             done: Called in the loop once the topic's persistence holds: with the first record's id, or 0 and the error.
             producer: The id of the producer; with `sequence` it makes the append idempotent.
             sequence: The producer's number of this append; 0 without one.
-            settled: The producer has the answers of all lower sequences.
+            first_outstanding: The lowest sequence that the producer may repeat; 0 if it is not known.
             alive: Returns whether a client still waits for the answer. If not, a publication that waits for room is
                 dropped.
         """
@@ -169,7 +169,7 @@ class Topic:
         except BrokerError as error:
             done(0, error)
             return
-        publication = RecordsPublication(self, records, count, done, producer, sequence, settled, alive)
+        publication = RecordsPublication(self, records, count, done, producer, sequence, first_outstanding, alive)
         if self.admission is None:
             publication.submit()
         else:
@@ -181,7 +181,8 @@ class Topic:
             done(0, broker_error(write.error))
             return
         if not write.first:
-            done(0, AlreadySettled(f"sequence {write.sequence} is lower than its producer has settled: not stored"))
+            text = f"sequence {write.sequence} is below the first outstanding one of its producer: nothing was stored"
+            done(0, DuplicateSequence(text))
             return
         if not write.duplicate:
             self.count_published(write.count, len(write.records))
@@ -415,7 +416,7 @@ class Publication:
 class RecordsPublication(Publication):
     """Records to append to a topic; see `Topic.append`."""
 
-    __slots__ = ("_answered", "_done", "_producer", "_records", "_sequence", "_settled", "_topic")
+    __slots__ = ("_answered", "_done", "_first_outstanding", "_producer", "_records", "_sequence", "_topic")
 
     reserves = True
 
@@ -427,7 +428,7 @@ class RecordsPublication(Publication):
         done: OnAppended,
         producer: bytes,
         sequence: int,
-        settled: int,
+        first_outstanding: int,
         alive: Callable[[], bool],
     ) -> None:
         super().__init__(count, len(records), len(records), alive)
@@ -436,7 +437,7 @@ class RecordsPublication(Publication):
         self._done = done
         self._producer = producer
         self._sequence = sequence
-        self._settled = settled
+        self._first_outstanding = first_outstanding
         self._answered = False  # both a probe and the submitted write may have the answer
 
     @property
@@ -460,7 +461,7 @@ class RecordsPublication(Publication):
             self.count,
             self._producer,
             self._sequence,
-            self._settled,
+            self._first_outstanding,
             repeats_only=repeats_only,
         )
         topic._store.submit(write, back)

@@ -83,13 +83,15 @@ class BusyRetryOrder:
     """Keeps a producer's order when an `APPEND` was refused as `busy`.
 
     All later appends of that producer are refused too, until it repeats the first one. An append that the producer
-    gives up is reported as settled, and then no longer blocks the others.
+    gives up is below its `first_outstanding`, and then no longer blocks the others.
     """
 
     def __init__(self) -> None:
         self._refused: dict[bytes, set[int]] = {}
 
-    def admit(self, reserve: Callable[[int], None], size: int, producer: bytes, sequence: int, settled: int) -> None:
+    def admit(
+        self, reserve: Callable[[int], None], size: int, producer: bytes, sequence: int, first_outstanding: int
+    ) -> None:
         """Admits an append, unless an earlier one of its producer waits to be repeated.
 
         Args:
@@ -97,13 +99,13 @@ class BusyRetryOrder:
             size: The bytes of the append.
             producer: The id of the producer.
             sequence: The producer's number of the append.
-            settled: The producer repeats no lower sequence.
+            first_outstanding: The lowest sequence that the producer may repeat.
 
         Raises:
             Busy: The broker has no room, or an earlier append was refused.
         """
         try:
-            if self._refused and self._follows_refused(producer, sequence, settled):
+            if self._refused and self._follows_refused(producer, sequence, first_outstanding):
                 raise Busy("an earlier append of this producer was refused: repeat that one first")
             reserve(size)
         except Busy:
@@ -112,8 +114,8 @@ class BusyRetryOrder:
         if (refused := self._refused.get(producer)) is not None:
             refused.discard(sequence)
 
-    def _follows_refused(self, producer: bytes, sequence: int, settled: int) -> bool:
-        refused = {one for one in self._refused.pop(producer, ()) if one >= settled}
+    def _follows_refused(self, producer: bytes, sequence: int, first_outstanding: int) -> bool:
+        refused = {one for one in self._refused.pop(producer, ()) if one >= first_outstanding}
         if refused:
             self._refused[producer] = refused
         return bool(refused) and min(refused) < sequence
@@ -484,8 +486,12 @@ class ClientSession:
         records = message[3]
         if len(message) > 4:
             name, sequence = p.producer(message, 4)
-            settled = p.number(message[6], "settled") if len(message) > 6 and message[6] else 0
-            self._store(tag, topic, records, self._check(records), name and self._prefix + name, sequence, settled)
+            first_outstanding = (
+                p.number(message[6], "the first outstanding sequence") if len(message) > 6 and message[6] else 0
+            )
+            self._store(
+                tag, topic, records, self._check(records), name and self._prefix + name, sequence, first_outstanding
+            )
         else:
             self._store(tag, topic, records, self._check(records))
 
@@ -516,7 +522,7 @@ class ClientSession:
         count: int,
         producer: bytes = b"",
         sequence: int = 0,
-        settled: int = 0,
+        first_outstanding: int = 0,
     ) -> None:
         size = len(records)
 
@@ -524,18 +530,18 @@ class ClientSession:
             self._unanswered_bytes -= size
             self._publication_done(tag)
             if error is not None:
-                if settled and isinstance(error, Busy):
+                if first_outstanding and isinstance(error, Busy):
                     self._busy_order.record_refusal(producer, sequence)
                 self.fail(tag, error)
             elif self.alive:
                 self._transport.put(self, (p.PUBLISHED, tag, p.u64(first)))
 
-        if settled:
-            self._busy_order.admit(self._reserve, size, producer, sequence, settled)
+        if first_outstanding:
+            self._busy_order.admit(self._reserve, size, producer, sequence, first_outstanding)
         else:
             self._reserve(size)
         self._publishing[tag] += 1
-        topic.append(records, count, on_stored, producer, sequence, settled, lambda: self._waits_for(tag))
+        topic.append(records, count, on_stored, producer, sequence, first_outstanding, lambda: self._waits_for(tag))
 
     def _stage(self, tag: bytes, message: list[bytes]) -> None:
         topic = self.topic(message[2], "publish")
@@ -714,10 +720,10 @@ class ClientSession:
             raise WrongState(otherwise)
         return held.reader
 
-    def _settle(self, tag: bytes, message: list[bytes]) -> None:
+    def _reack(self, tag: bytes, message: list[bytes]) -> None:
         """Acknowledges messages of an earlier session, whose ACKs may have been lost."""
         if self._client is None:
-            raise WrongState("HELLO must come before SETTLE")  # HELLO ends the client's earlier session
+            raise WrongState("HELLO must come before REACK")  # HELLO ends the client's earlier session
         topic = self.topic(message[2], "consume")
         topic_id, ranges = p.number(message[3], "the topic's id"), p.ranges(message[4:])
         if topic.id != topic_id or not isinstance(topic, RoundRobinTopic):
@@ -728,7 +734,7 @@ class ClientSession:
         for first, last in ranges:
             topic.ack_late(first, last)
 
-        topic.flush(lambda error: self._answer(tag, error, p.SETTLED, tag))
+        topic.flush(lambda error: self._answer(tag, error, p.REACKED, tag))
 
     def _cancel(self, tag: bytes, _: list[bytes]) -> None:
         held = self.tags.pop(tag, None)
@@ -856,7 +862,7 @@ class ClientSession:
         p.NACK: (_nack, 1, p.MAX_PARTS),
         p.RETURN: (_return, 1, p.MAX_PARTS),
         p.PROGRESS: (_progress, 1, p.MAX_PARTS),
-        p.SETTLE: (_settle, 3, p.MAX_PARTS),
+        p.REACK: (_reack, 3, p.MAX_PARTS),
         p.READ: (_read, 4, 4),
         p.OFFSET_AFTER: (_offset_after, 4, 4),
         p.CREATE: (_create, 1, 1),

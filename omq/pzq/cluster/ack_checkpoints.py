@@ -111,10 +111,10 @@ class AckCheckpoints:
 
     def _ranges(self, queue: DeviceQueue) -> Ranges:
         """Returns the committed acks without lost ids: the store counts these as acked, but others may have them."""
-        settled, first = self._store.store.ack_set(queue.id), self._store.store.topic(queue.id).first
-        low = max(settled.watermark, first - 1)
+        acks, first = self._store.store.ack_set(queue.id), self._store.store.topic(queue.id).first
+        low = max(acks.watermark, first - 1)
         below = list(queue.lost.missing(1, low))[-MAX_RANGES // 2 :]
-        above = (gap for begin, end in settled.above(low) for gap in queue.lost.missing(begin, end))
+        above = (gap for begin, end in acks.above(low) for gap in queue.lost.missing(begin, end))
         return [*below, *islice(above, MAX_RANGES - len(below))]
 
     def _write(self, checkpoints: dict[str, dict[str, list[Any]]]) -> None:

@@ -464,21 +464,21 @@ class ClusterDriver:
         try:
             while self._node.actions:
                 actions, self._node.actions = self._node.actions, []
-                settled: set[DeviceQueue] = set()
+                acked_queues: set[DeviceQueue] = set()
                 for action in actions:
-                    self._do(action, settled)
-                for queue in settled:
+                    self._do(action, acked_queues)
+                for queue in acked_queues:
                     queue.save()
         finally:
             self._acting = self._taken_back = False
 
-    def _do(self, action: Action, settled: set[DeviceQueue]) -> None:
+    def _do(self, action: Action, acked_queues: set[DeviceQueue]) -> None:
         match action:
             case Persist(before):
                 if not self._taken_back:
                     self._persist(before)
             case Broadcast("TOLD", body):
-                self._send_answer(body, settled)
+                self._send_answer(body, acked_queues)
             case Broadcast("KALV", body) if self._taken_back:
                 now_stated = self._node.leadership.keep_alive(clock(), self._node.holds())
                 self._transport.broadcast("KALV", {**body, **now_stated})
@@ -495,7 +495,7 @@ class ClusterDriver:
                     # Without a key, a consumer has finished it in this turn.
                     if (found := self._keys[queue.id].take(id)) is not None:
                         queue.discard(id)
-                        settled.add(queue)
+                        acked_queues.add(queue)
                         if isinstance(queue, ReplicaQueue) and queue.owner == self._settings.name:
                             self._ids.found(found)
             case RecordRemoteAck(origin, key):
@@ -534,9 +534,9 @@ class ClusterDriver:
             self._save_failed = False
             log.info("cluster: this node votes for %s", leadership.leaders)
 
-    def _send_answer(self, body: dict[str, Any], settled: set[DeviceQueue]) -> None:
+    def _send_answer(self, body: dict[str, Any], acked_queues: set[DeviceQueue]) -> None:
         """Answers a node once the content of the answer is stored."""
-        unsaved = [*settled]
+        unsaved = [*acked_queues]
 
         def saved() -> None:
             if unsaved:

@@ -196,10 +196,10 @@ class DeviceQueue:
     def count(self) -> int:
         """Returns the number of committed messages that are not acknowledged."""
         store = self._store.store
-        state, settled = store.topic(self.id), store.ack_set(self.id)
-        low = max(settled.watermark, state.first - 1)
+        state, acks = store.topic(self.id), store.ack_set(self.id)
+        low = max(acks.watermark, state.first - 1)
         # Ids that were skipped after a crash count as acknowledged.
-        return state.last - low - sum(last - first + 1 for first, last in settled.above(low))
+        return state.last - low - sum(last - first + 1 for first, last in acks.above(low))
 
     # ------------------------------------------------------------------ for a cluster
 
@@ -226,9 +226,9 @@ class DeviceQueue:
                 yield id, key, parts
 
     def _read_live(self) -> Iterator[tuple[bytes, memoryview]]:
-        settled = self._store.store.ack_set(self.id)
+        acks = self._store.store.ack_set(self.id)
         state = self._store.store.topic(self.id)
-        for first, last in list(settled.missing(state.first, state.last)):
+        for first, last in list(acks.missing(state.first, state.last)):
             yield from self._read_blocks(first, last)
 
     def _read_blocks(self, first: int, last: int) -> Iterator[tuple[bytes, memoryview]]:

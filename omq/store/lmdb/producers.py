@@ -85,8 +85,8 @@ class Producers:
             producer.rows += 1
             if producer.rows >= MAX_ANSWERS + PRUNE_BATCH:
                 producer.rows -= self._delete(transaction, producer.prefix, after(producer.prefix), PRUNE_BATCH)
-        if write.settled > producer.floor:
-            producer.floor = write.settled
+        if write.first_outstanding > producer.floor:
+            producer.floor = write.first_outstanding
         pruned = producer.floor - producer.pruned_floor >= PRUNE_BATCH
         if pruned:
             stop = producer.prefix + NUMBER.pack(producer.floor)

@@ -27,7 +27,7 @@ MAX_WRITES: Final = 64
 #: Above this size of the records, a transaction is not slower than the log.
 MAX_WRITE_BYTES: Final = 16 * 1024
 #: An entry: checksum of the store's id and of what follows, round, bytes of the records, topic, first id, count,
-#: timestamp, sequence, settled, bytes of the producer; then the producer and the records.
+#: timestamp, sequence, first outstanding one, bytes of the producer; then the producer and the records.
 _SUM: Final = struct.Struct(">I")
 _ENTRY: Final = struct.Struct(">QIIQIQQQB")
 _HEAD: Final = _SUM.size + _ENTRY.size
@@ -69,7 +69,7 @@ class WriteAheadLog:
             write.count,
             write.timestamp,
             write.sequence,
-            write.settled,
+            write.first_outstanding,
             len(producer),
         )
         entry = b"".join((entry, producer, records))
@@ -164,14 +164,14 @@ def read(data: bytes, store: str) -> tuple[list[Append], int, int]:
     end = round = 0
     while len(data) >= end + _HEAD:
         entry = _ENTRY.unpack_from(data, end + _SUM.size)
-        _, size, topic, first, count, timestamp, sequence, settled, name = entry
+        _, size, topic, first, count, timestamp, sequence, first_outstanding, name = entry
         begin = end + _HEAD + name
         whole = view[end + _SUM.size : begin + size]
         if len(whole) < _ENTRY.size + name + size or _SUM.unpack_from(data, end)[0] != crc32c(whole, seed):
             break  # the process died before it had answered
         if found and entry[0] != round:
             break
-        write = Append(topic, data[begin : begin + size], count, data[end + _HEAD : begin], sequence, settled)
+        write = Append(topic, data[begin : begin + size], count, data[end + _HEAD : begin], sequence, first_outstanding)
         write.first, write.timestamp = first, timestamp
         found.append(write)
         round, end = entry[0], begin + size

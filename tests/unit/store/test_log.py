@@ -112,7 +112,7 @@ def test_confirmed_answers_are_dropped_and_stay_repetitions(log: Opened, kind: s
     topic = log.make("t", persistence=kind)
     for sequence in range(1, 301):
         log.log.submit(Append(topic, blocks.encode([b"%d" % sequence]), 1, b"p", sequence, max(sequence - 5, 0)))
-    assert log.append(topic, b"last", producer=b"p", sequence=301, settled=296).first == 301
+    assert log.append(topic, b"last", producer=b"p", sequence=301, first_outstanding=296).first == 301
     late = log.append(topic, b"late", producer=b"p", sequence=3)
     assert late.duplicate
     assert log.append(topic, b"late", producer=b"p", sequence=298).first == 298
@@ -247,10 +247,10 @@ def test_acks_are_stored(log: Opened, kind: str) -> None:
     for i in range(10):
         log.append(topic, *[b"%d" % i] * 10)
     log.do(Acknowledge(topic, [(1, 5), (8, 9), (50, 60)], last_delivered=70, deliveries={6: 2, 9: 2, 55: 3, 80: 4}))
-    settled = log.log.ack_set(topic)
-    assert (settled.watermark, settled.last_delivered) == (5, 70)
-    assert settled.deliveries == {6: 2, 80: 4}
-    assert list(settled.missing(1, 100)) == [(6, 7), (10, 49), (61, 100)]
+    acks = log.log.ack_set(topic)
+    assert (acks.watermark, acks.last_delivered) == (5, 70)
+    assert acks.deliveries == {6: 2, 80: 4}
+    assert list(acks.missing(1, 100)) == [(6, 7), (10, 49), (61, 100)]
     log.do(Acknowledge(topic, [(6, 7), (10, 30)]))
     assert log.log.ack_set(topic).watermark == 30
     assert log.log.topic(topic).first == 31

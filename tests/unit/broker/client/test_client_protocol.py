@@ -281,7 +281,7 @@ def test_a_client_says_hello_first_and_nothing_else_before_the_answer():
     assert [message[:2] for message in core.out] == [[protocol.TOPICS, request.tag]]
 
 
-def test_a_repeated_append_has_its_sequence_and_says_what_is_settled():
+def test_a_repeated_append_has_its_sequence_and_the_first_outstanding_one():
     core = ready()
     one, two = core.append("t", b"1"), core.append("t", b"2")
     first = [list(message) for message in core.out]
@@ -540,13 +540,13 @@ def test_what_was_acknowledged_and_not_said_is_forgotten_with_its_connection():
     assert not core.unsent_consumers
 
 
-def test_what_may_not_be_durable_is_settled_before_a_share_goes_on():
+def test_acks_that_may_not_be_durable_are_repeated_before_a_consumer_resumes():
     core, feed = share_with_jobs(credit=16, count=8)
     core.ack_or_nack(feed, core.session, [1, 2], True)
     flush = core.flush()
     core.add_ack(feed, core.session, 4)
     welcome_again(core)
-    assert [message[0] for message in core.out] == [protocol.SETTLE, protocol.CONSUME, protocol.FLUSH]
+    assert [message[0] for message in core.out] == [protocol.REACK, protocol.CONSUME, protocol.FLUSH]
     claim = core.out[0]
     assert claim[2:] == [b"t", u64(3), protocol.pack_ranges([(1, 2), (4, 4)])]
     core.receive([protocol.FLUSHED, flush.tag])
@@ -556,14 +556,14 @@ def test_what_may_not_be_durable_is_settled_before_a_share_goes_on():
     welcome_again(core)
     assert core.out[0] == claim  # there was no answer
     core.receive([protocol.CONSUMING, feed.tag, b'{"topic_id": 3}'])
-    core.receive([protocol.SETTLED, claim[1]])
+    core.receive([protocol.REACKED, claim[1]])
     assert not core.resuming
     assert core.dirty  # the one that came behind the flush
     core.flush()
     assert not core.dirty
 
 
-def test_what_is_acknowledged_late_is_settled_at_once():
+def test_late_acks_are_repeated_at_once():
     core, feed = share_with_jobs(credit=16, count=8)
     before = core.session
     welcome_again(core)
@@ -571,7 +571,7 @@ def test_what_is_acknowledged_late_is_settled_at_once():
     core.ack_or_nack(feed, before, [1, 2], True)
     core.add_ack(feed, before, 3)
     assert [message[:1] + message[2:] for message in core.out] == [
-        [protocol.SETTLE, b"t", u64(3), protocol.pack_ranges([pair])] for pair in [(1, 2), (3, 3)]
+        [protocol.REACK, b"t", u64(3), protocol.pack_ranges([pair])] for pair in [(1, 2), (3, 3)]
     ]
     assert core.dirty
 
@@ -603,14 +603,14 @@ def test_a_flush_tells_of_many_acknowledgements_where_nobody_asks(monkeypatch):
     assert [message[0] for message in core.out] == [protocol.CONSUME]
 
 
-def test_what_a_share_that_is_gone_has_acknowledged_is_settled_again():
+def test_acks_of_a_consumer_that_has_ended_are_repeated():
     core, feed = share_with_jobs(credit=16, count=8)
     core.ack_or_nack(feed, core.session, [1], True)
     core.lost()
     assert core.cancel(feed) is None
     core.connected()
     core.receive([protocol.WELCOME, core.out.popleft()[1], b'{"broker": "b"}'])
-    assert [message[0] for message in core.out] == [protocol.SETTLE]
+    assert [message[0] for message in core.out] == [protocol.REACK]
 
 
 def test_another_store_is_read_from_its_beginning():

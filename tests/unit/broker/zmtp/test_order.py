@@ -44,7 +44,7 @@ def test_an_append_that_is_refused_again_still_blocks_later_ones():
     order.admit(room, 1, b"p", 2, 1)
 
 
-def test_settled_appends_do_not_block_later_ones():
+def test_appends_that_were_given_up_do_not_block_later_ones():
     order = BusyRetryOrder()
     refuse(order, 1, 2)
     order.admit(room, 1, b"p", 3, 3)

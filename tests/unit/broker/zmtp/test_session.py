@@ -273,14 +273,14 @@ async def test_too_much_without_an_answer_is_busy_and_goes_on_later(monkeypatch)
         assert (await ask(session, b"APPEND", b"4", b"t", RECORDS))[0] == b"PUBLISHED"
 
 
-async def test_a_busy_append_is_not_overtaken_until_it_is_settled(monkeypatch):
+async def test_a_busy_append_is_not_overtaken_until_it_is_repeated(monkeypatch):
     async with core() as broker:
         session = await prepared(broker)
         large = blocks.encode([b"x" * 1000])
         monkeypatch.setattr(p, "WINDOW_BYTES", 1000)
 
-        def send(tag, records, sequence, settled=1):
-            session.handle([b"APPEND", tag, b"t", records, b"me", p.u64(sequence), p.u64(settled)])
+        def send(tag, records, sequence, first_outstanding=1):
+            session.handle([b"APPEND", tag, b"t", records, b"me", p.u64(sequence), p.u64(first_outstanding)])
 
         send(b"1", RECORDS, 1)
         send(b"2", large, 2)
@@ -570,19 +570,19 @@ async def test_the_stages_of_another_user_are_others():
 
 
 @pytest.mark.parametrize("persistence", ["strong", "transient"])
-async def test_a_settled_sequence_is_no_publication(tmp_path, persistence):
+async def test_a_sequence_below_the_first_outstanding_one_is_not_stored(tmp_path, persistence):
     broker = Broker(tmp_path)
     await broker.start()
     await broker.create("t", persistence=persistence)
     session = SessionTransport(broker).session()
 
-    async def append(sequence, settled):
-        return await ask(session, b"APPEND", b"a", b"t", RECORDS, b"p", p.u64(sequence), p.u64(settled))
+    async def append(sequence, first_outstanding):
+        return await ask(session, b"APPEND", b"a", b"t", RECORDS, b"p", p.u64(sequence), p.u64(first_outstanding))
 
     for sequence in (1, 2, 4):
         assert (await append(sequence, sequence))[0] == b"PUBLISHED"
     for sequence in (3, 2):  # one that was never stored, and one that was
-        assert (await append(sequence, sequence))[:3] == [b"ERROR", b"a", b"settled"]
+        assert (await append(sequence, sequence))[:3] == [b"ERROR", b"a", b"duplicate-sequence"]
     assert await append(4, 4) == [b"PUBLISHED", b"a", p.u64(5)]
     assert broker.topics["t"].last == 6
     await broker.close()
@@ -837,7 +837,7 @@ async def test_dead_letters_go_where_their_maker_may_publish_and_create(settings
         assert (await ask(SessionTransport(broker).session("eve"), b"CREATE", b"1", j(**about)))[0] == b"CREATED"
 
 
-async def test_settle_acknowledges_for_an_earlier_session_of_the_same_topic():
+async def test_reack_acknowledges_for_an_earlier_session_of_the_same_topic():
     async with core() as broker:
         session = await prepared(broker, b"j", "round-robin")
         await ask(session, b"APPEND", b"1", b"j", RECORDS)
@@ -846,15 +846,15 @@ async def test_settle_acknowledges_for_an_earlier_session_of_the_same_topic():
         topic = broker.topic("j")
         again = session._transport.session(identity=b"b")  # the same client
         assert topic.backlog == 2
-        assert (await ask(again, b"SETTLE", b"1", b"j", p.u64(topic.id + 1), p.u64(1), p.u64(2)))[2] == b"topic"
+        assert (await ask(again, b"REACK", b"1", b"j", p.u64(topic.id + 1), p.u64(1), p.u64(2)))[2] == b"topic"
         assert topic.backlog == 2
-        assert await ask(again, b"SETTLE", b"2", b"j", p.u64(topic.id), p.u64(1), p.u64(1)) == [b"SETTLED", b"2"]
+        assert await ask(again, b"REACK", b"2", b"j", p.u64(topic.id), p.u64(1), p.u64(1)) == [b"REACKED", b"2"]
         assert broker.store.store.ack_set(topic.id).watermark == 1
         await ask(again, b"CONSUME", b"c", b"j", b"{}")
         await until(lambda: again.got)
         assert blocks.read_header(again.got.pop()[2])[:2] == (2, 1)
         # Also what was delivered again in this session.
-        assert (await ask(again, b"SETTLE", b"3", b"j", p.u64(topic.id), p.u64(2), p.u64(2)))[0] == b"SETTLED"
+        assert (await ask(again, b"REACK", b"3", b"j", p.u64(topic.id), p.u64(2), p.u64(2)))[0] == b"REACKED"
         assert broker.store.store.ack_set(topic.id).watermark == 2
         nobody = session._transport.session(identity=b"n", hello=False)
-        assert (await ask(nobody, b"SETTLE", b"4", b"j", p.u64(topic.id), p.u64(1), p.u64(1)))[2] == b"state"
+        assert (await ask(nobody, b"REACK", b"4", b"j", p.u64(topic.id), p.u64(1), p.u64(1)))[2] == b"state"

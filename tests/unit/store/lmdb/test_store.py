@@ -49,9 +49,9 @@ def test_everything_is_there_after_reopening(again: Again, kind: str) -> None:
     assert log.append(topic, b"a", b"b", producer=b"p", sequence=7).duplicate
     assert log.append(topic, b"c", producer=b"p", sequence=8).first == 3
     assert log.log.cursors(topic) == {"n": 1}
-    settled = log.log.ack_set(jobs)
-    assert (settled.watermark, settled.last_delivered, settled.deliveries) == (10, 4700, {15: 3})
-    assert list(settled.missing(1, 5000)) == [(11, 19), (31, 4499), (4601, 5000)]
+    acks = log.log.ack_set(jobs)
+    assert (acks.watermark, acks.last_delivered, acks.deliveries) == (10, 4700, {15: 3})
+    assert list(acks.missing(1, 5000)) == [(11, 19), (31, 4499), (4601, 5000)]
     commit = log.do(CommitStages(b"c", [b"stage"]))
     assert commit.published == [(b"stage", topic, 4, 1)]
     log = again()

@@ -1,4 +1,4 @@
-"""Settled ids, beside a plain set of them."""
+"""The ack set, next to a plain set of ids."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,36 +18,36 @@ RANGES = st.lists(st.tuples(IDS, st.integers(0, 50) | st.just(PAGE_IDS)), max_si
 @settings(max_examples=40, deadline=None)
 @given(RANGES, st.dictionaries(IDS, st.integers(2, 9)))
 def test_it_is_a_set_of_ids(ranges: list[tuple[int, int]], deliveries: dict[int, int]) -> None:
-    settled, model = AckSet(), set[int]()
-    settled.count(deliveries)
+    acks, model = AckSet(), set[int]()
+    acks.count(deliveries)
     for first, more in ranges:
-        settled.add(first, first + more)
+        acks.add(first, first + more)
         model.update(range(first, first + more + 1))
     watermark = next(id for id in range(1, LAST + PAGE_IDS) if id not in model) - 1
-    assert settled.watermark == watermark
-    assert {id for id in range(1, LAST) if id in settled} == {id for id in model if id < LAST}
-    assert all(page and number >= watermark // PAGE_IDS for number, page in settled.pages.items())
+    assert acks.watermark == watermark
+    assert {id for id in range(1, LAST) if id in acks} == {id for id in model if id < LAST}
+    assert all(page and number >= watermark // PAGE_IDS for number, page in acks.pages.items())
     for bounds in ((1, LAST - 1), (PAGE_IDS, PAGE_IDS), (PAGE_IDS - 1, 2 * PAGE_IDS)):
-        missing = [id for first, last in settled.missing(*bounds) for id in range(first, last + 1)]
+        missing = [id for first, last in acks.missing(*bounds) for id in range(first, last + 1)]
         assert missing == [id for id in range(bounds[0], bounds[1] + 1) if id not in model]
-    for after in (settled.watermark, settled.watermark + PAGE_IDS):
-        above = [id for first, last in settled.above(after) for id in range(first, last + 1)]
+    for after in (acks.watermark, acks.watermark + PAGE_IDS):
+        above = [id for first, last in acks.above(after) for id in range(first, last + 1)]
         assert above == sorted(id for id in model if id > after)
-    assert settled.deliveries == {id: number for id, number in deliveries.items() if id not in model}
-    assert settled.dirty >= settled.pages.keys()
-    assert settled.counted >= set(deliveries)
+    assert acks.deliveries == {id: number for id, number in deliveries.items() if id not in model}
+    assert acks.dirty >= acks.pages.keys()
+    assert acks.counted >= set(deliveries)
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(IDS, st.integers(0, 50)), max_size=8))
 def test_pages_that_changed_are_all_that_is_to_be_kept(ranges: list[tuple[int, int]]) -> None:
-    settled, kept = AckSet(), dict[int, int]()
+    acks, kept = AckSet(), dict[int, int]()
     for first, more in ranges:
-        settled.add(first, first + more)
-        for number in settled.dirty:
-            if number in settled.pages:
-                kept[number] = settled.pages[number]
+        acks.add(first, first + more)
+        for number in acks.dirty:
+            if number in acks.pages:
+                kept[number] = acks.pages[number]
             else:
                 kept.pop(number, None)
-        settled.dirty.clear()
-        assert kept == settled.pages
+        acks.dirty.clear()
+        assert kept == acks.pages
