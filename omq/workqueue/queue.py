@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
+from omq._core.blocks import read_header
 from omq.errors import OmqError
 from omq.ranges import Range, RangeMap, RangeSet, append_range
 from omq.store.async_store import AsyncStore
@@ -339,8 +340,7 @@ class WorkQueue:
         served, reached = 0, stop
         try:
             for header, records in reader.blocks(first, stop):
-                count = int.from_bytes(header[4:8], "big")
-                start = int.from_bytes(header[8:16], "big")
+                start, count, _, _ = read_header(header)
                 self._finish_missing(first, start - 1)
                 first = start + count
                 taken = self._deliver(consumer, header, records, start, count, tries + 1)

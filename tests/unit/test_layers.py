@@ -52,7 +52,7 @@ ONE_ROOM = {"public", "base"}
 PUBLIC_ONLY = {"face", "system", "serving", "workqueue", "store"}
 BELOW_PUBLIC = {"engine", "middle", "zmtp", "core"}
 #: What systems use of the core: blocks of records, and these as columns, which are no sockets' business.
-MAY_USE = {"omq._core.blocks": {"store", "broker", "pzq"}, "omq._core.columns": {"broker"}}
+MAY_USE = {"omq._core.blocks": {"store", "workqueue", "broker", "pzq"}, "omq._core.columns": {"broker"}}
 #: Where the asyncio twins of systems stand: `omq.asyncio.broker` is in the broker's room.
 TWINS = "asyncio"
 

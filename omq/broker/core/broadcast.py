@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, Literal
 
+from omq._core.blocks import read_header
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import CursorStats, SubscriptionStats
@@ -232,9 +233,8 @@ class BroadcastTopic(Topic):
                 id = group[0].position + 1
                 # Records that this loop was not notified of yet are delivered later.
                 for header, records in reader.blocks(id, self.readable + 1):
-                    size = len(records)
-                    count = int.from_bytes(header[4:8], "big")
-                    last = int.from_bytes(header[8:16], "big") + count - 1
+                    first, count, _, size = read_header(header)
+                    last = first + count - 1
                     if len(group) > 1 and not isinstance(records.obj, bytes):
                         # Sockets that are full share one copy instead of making one each.
                         records = memoryview(bytes(records))

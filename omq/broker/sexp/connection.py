@@ -503,7 +503,7 @@ class SexpSubscriptionSink:
     def send_block(self, header: bytes, records: memoryview, deliveries: bytes) -> None:
         """See `Sink`."""
         data, ends = self.connection.frames.encode(header, records, self.topic.id)
-        self._queue(data, ends, int.from_bytes(header[8:16], "big"))
+        self._queue(data, ends, blocks.read_header(header)[0])
 
     def _queue(self, data: bytes, ends: list[int], first: int) -> None:
         self.connection.transport.write(data)

@@ -106,7 +106,8 @@ def answer_read(store: Log, read: RangeRead, put: Callable[[tuple[bytes | memory
                             break
                         parts += (header, records)
                         size += len(records)
-                        next_id = int.from_bytes(header[8:16], "big") + int.from_bytes(header[4:8], "big")
+                        block_first, count, _, _ = read_header(header)
+                        next_id = block_first + count
                     else:
                         next_id = end
             except DamagedError as error:

@@ -114,7 +114,7 @@ class Inspector:
             if isinstance(found, DamagedError):
                 damaged.append(found)
             else:
-                records += int.from_bytes(found[0][4:8], "big")
+                records += blocks.read_header(found[0])[1]
                 size += len(found[1])
         return records, size, damaged
 
@@ -138,7 +138,8 @@ class Inspector:
             with LmdbReader(self.environment(topic), topic.id, dense, lambda error: None) as reader:
                 try:
                     for header, records in reader.blocks(start, stop):
-                        start = int.from_bytes(header[8:16], "big") + int.from_bytes(header[4:8], "big")
+                        first, count, _, _ = blocks.read_header(header)
+                        start = first + count
                         yield header, records
                     break
                 except DamagedError as error:
