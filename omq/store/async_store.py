@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from omq.executor import in_thread
 from omq.store.errors import OutOfSpace, StagesFull, StoreError, StoreFailed
-from omq.store.interface import Acknowledge, Appended, Log, Notify, Write
+from omq.store.interface import Acknowledge, Appended, Notify, Store, Write
 from omq.store.memory import MemoryStore
 from omq.unpatched import queue, threading
 
@@ -39,7 +39,7 @@ class AsyncStore:
         waiting: Bytes that were submitted and are not answered.
     """
 
-    store: Log
+    store: Store
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class AsyncStore:
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes a thread in `linger`
         self._lingers = False
 
-    async def open(self, opened: Callable[[Notify, Appended], Log]) -> None:
+    async def open(self, opened: Callable[[Notify, Appended], Store]) -> None:
         """Opens the store in a thread, as it may have much to verify."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -123,16 +123,16 @@ class AsyncStore:
                 write.error = error
             self._notify(out)
 
-    def flush_at_once(self, seconds: float, *, note: bool = False) -> None:
+    def flush_at_once(self, seconds: float, *, allow_wal: bool = False) -> None:
         """Submits this turn's writes, and passes on their results.
 
         The store writes in this thread if it can; otherwise this thread waits for it (see `linger`).
 
         Args:
             seconds: The longest wait.
-            note: Small appends may go to the write-ahead log alone, until `catch_up` is called.
+            allow_wal: Small appends may go to the write-ahead log alone, until `catch_up` is called.
         """
-        if not self._write_here(note=note):
+        if not self._write_here(allow_wal=allow_wal):
             self.flush()
             self.linger(seconds)
 
@@ -141,14 +141,14 @@ class AsyncStore:
         if len(self._out) != 1 or type(self._out[0]) is not Acknowledge or not self._write_here():
             self.flush()
 
-    def _write_here(self, *, note: bool = False) -> bool:
+    def _write_here(self, *, allow_wal: bool = False) -> bool:
         """Writes this turn's writes in this thread; returns whether the store could."""
         out = self._out
         if not out or self._outstanding != len(out):
             return False
         self._out, self._attends = [], True
         try:
-            done = self.store.write_at_once(out, note=note)
+            done = self.store.write_at_once(out, allow_wal=allow_wal)
         except StoreError:
             done = False  # `flush` reports the error
         finally:

@@ -334,7 +334,7 @@ Notify = Callable[[list[Write]], None]
 Appended = Callable[[dict[int, int]], None]
 
 
-class Log(Protocol):
+class Store(Protocol):
     """A store. Any thread may call its methods.
 
     `notify` gets finished writes: after the commit, for a strong topic after the fsync, for an async one once its
@@ -367,16 +367,16 @@ class Log(Protocol):
     def submit_many(self, writes: Iterable[Write]) -> None:
         """Submits several writes."""
 
-    def write_at_once(self, writes: list[Write], *, note: bool = False) -> bool:
+    def write_at_once(self, writes: list[Write], *, allow_wal: bool = False) -> bool:
         """Applies writes in the calling thread, and calls `notify` and `appended` there.
 
         Args:
             writes: The writes.
-            note: Small appends may go to the write-ahead log alone. They survive the process, but cannot be read until
-                another write or `catch_up` applies them: the caller must call that soon.
+            allow_wal: Small appends may go to the write-ahead log alone. They survive the process, but cannot be read
+                until another write or `catch_up` applies them: the caller must call that soon.
 
         Returns:
-            Whether it has applied them. It does not where it would wait for the disk, or another write is under way.
+            False if nothing was applied: the call would wait for the disk, or another write is in progress.
         """
 
     def catch_up(self) -> None:

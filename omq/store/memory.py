@@ -540,7 +540,7 @@ class MemoryTopics:
 
 
 class MemoryStore:
-    """A store in memory; see `Log`. `submit` calls `notify` and `appended`.
+    """A store in memory; see `Store`. `submit` calls `notify` and `appended`.
 
     Args:
         notify: Called with finished writes.
@@ -585,7 +585,7 @@ class MemoryStore:
         if grown:
             self._appended(grown)
 
-    def write_at_once(self, writes: list[Write], *, note: bool = False) -> bool:
+    def write_at_once(self, writes: list[Write], *, allow_wal: bool = False) -> bool:
         self.submit_many(writes)
         return True
 

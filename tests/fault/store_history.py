@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from omq._core import blocks
-from omq.store.lmdb.store import Store
+from omq.store.lmdb.store import LmdbStore
 
 ROOT = Path(__file__).parents[2]
 Batch = tuple[str, int, int]  # topic, number, count
@@ -89,7 +89,7 @@ class History:
 
     def check(self, directory: Path) -> None:
         """Opens the store and checks that it has all answered writes, and nothing that was not tried."""
-        with Store(directory, notify=lambda writes: None) as store:
+        with LmdbStore(directory, notify=lambda writes: None) as store:
             assert all("damaged" not in finding for finding in store.findings), store.findings
             topics = {state.name: state for state in store.topics()}
             found: dict[int, int] = {}
@@ -105,7 +105,7 @@ class History:
             if self.position:
                 assert store.cursors(topics["strong"].id)["name"] >= self.position
 
-    def _check_topic(self, store: Store, name: str, topic: int, found: dict[int, int]) -> None:
+    def _check_topic(self, store: LmdbStore, name: str, topic: int, found: dict[int, int]) -> None:
         """Reads a topic; checks that it has whole batches that were tried, each once, with dense ids."""
         ids: list[int] = []
         bodies: list[bytes] = []

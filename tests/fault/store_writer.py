@@ -16,7 +16,7 @@ from typing import Any
 
 from omq._core import blocks
 from omq.store.interface import Acknowledge, Append, CommitStages, MakeTopic, SetCursor, Stage, Write
-from omq.store.lmdb.store import Store
+from omq.store.lmdb.store import LmdbStore
 
 TOPICS = {"strong": "broadcast", "weak": "broadcast", "jobs": "round_robin"}
 LARGE = 300_000  # bytes of some bodies
@@ -38,7 +38,7 @@ class Load:
         self._random = random.Random(seed)
         self._changed = threading.Condition()
         self._waiting = 0
-        self.store = Store(directory, notify=self._notify, flush_interval=0.05)
+        self.store = LmdbStore(directory, notify=self._notify, flush_interval=0.05)
         self.topics = {name: self._make(name, delivery) for name, delivery in TOPICS.items()}
         self.number = 1
 
@@ -83,7 +83,7 @@ class Load:
         """Appends to the write-ahead log; the next write or `catch_up` commits it."""
         say("try", *write.context)
         self._waiting += 1
-        if not self.store.write_at_once([write], note=True):
+        if not self.store.write_at_once([write], allow_wal=True):
             self.store.submit(write)
         elif self._random.random() < 0.2:
             self.store.catch_up()

@@ -20,7 +20,7 @@ from omq.store.internal import ExpireState
 from omq.store.lmdb import data_file
 from omq.store.lmdb.inspector import Inspector
 from omq.store.lmdb.layout import topic_key
-from omq.store.lmdb.store import Store
+from omq.store.lmdb.store import LmdbStore
 from tests.support.open_store import Opened
 
 QUICK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -55,7 +55,7 @@ def digest(body: bytes) -> str:
 def read_all(directory: Path) -> dict[str, object]:
     """Returns the error of opening a store, or its messages and damaged ranges."""
     try:
-        store = Store(directory, notify=lambda writes: None)
+        store = LmdbStore(directory, notify=lambda writes: None)
     except DamagedError as error:
         return {"refused": str(error)}
     with store:

@@ -58,7 +58,7 @@ class Writing:
                     log.do(DeleteTopic(other))
                 case 6:
                     for _ in range(chance.randint(1, 9)):
-                        log.log.write_at_once([Append(self.topic, blocks.encode([b"noted"]), 1)], note=True)
+                        log.log.write_at_once([Append(self.topic, blocks.encode([b"noted"]), 1)], allow_wal=True)
 
     def state(self) -> tuple[object, ...]:
         """Returns the visible state of the store."""

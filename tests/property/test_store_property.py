@@ -74,7 +74,7 @@ def write_of(step: tuple[Any, ...], number: int) -> Any:
 def outcome(log: Opened, step: tuple[Any, ...], number: int) -> Any:
     """What comes of a step."""
     write = write_of(step, number)
-    if step[0] == "note" and log.log.write_at_once([write], note=True):
+    if step[0] == "note" and log.log.write_at_once([write], allow_wal=True):
         log.wait([write])
     else:
         log.try_(write)

@@ -13,7 +13,7 @@ from omq.broker.core.broker import Broker
 from omq.broker.core.stats import TopicStats
 from omq.broker.core.topic import Topic
 from omq.broker.errors import BrokerError
-from omq.store.interface import Log, Write
+from omq.store.interface import Store, Write
 
 
 @asynccontextmanager
@@ -101,7 +101,7 @@ class RecordingSink:
 class FailingStore:
     """A store that fails for a while."""
 
-    def __init__(self, store: Log, error: Exception | None) -> None:
+    def __init__(self, store: Store, error: Exception | None) -> None:
         self.store, self.error = store, error
 
     def __getattr__(self, name: str) -> Any:

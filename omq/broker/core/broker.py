@@ -32,7 +32,7 @@ from omq.broker.settings import (
 from omq.serving.extras import missing_extra
 from omq.store.async_store import AsyncStore
 from omq.store.errors import TopicFull
-from omq.store.interface import Appended, CommitStages, DeleteTopic, Log, MakeTopic, Notify, Stats, TopicState
+from omq.store.interface import Appended, CommitStages, DeleteTopic, MakeTopic, Notify, Stats, Store, TopicState
 from omq.store.memory import MemoryStore
 
 log = logging.getLogger("omq.broker")
@@ -114,14 +114,14 @@ class Broker:
         for state in self.store.store.topics():
             self._add(state, names.get(state.id))
 
-    def _open(self, notify: Notify, appended: Appended) -> Log:
+    def _open(self, notify: Notify, appended: Appended) -> Store:
         if self._directory is None:
             return MemoryStore(notify=notify, appended=appended)
         try:
-            from omq.store.lmdb.store import Store  # needs the package lmdb, which clients need not have
+            from omq.store.lmdb.store import LmdbStore  # needs the package lmdb, which clients need not have
         except ModuleNotFoundError as missing:
             raise missing_extra("the broker", missing, "broker") from None
-        return Store(
+        return LmdbStore(
             self._directory, notify=notify, appended=appended, flush_interval=self._flush_interval, kind="broker"
         )
 

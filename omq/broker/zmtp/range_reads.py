@@ -11,7 +11,7 @@ from omq.broker.core.topic import Topic
 from omq.broker.errors import Damaged, broker_error
 from omq.store.block_builder import reaching
 from omq.store.errors import DamagedError, StoreError
-from omq.store.interface import Log
+from omq.store.interface import Store
 
 #: Limits of one RANGE.
 MAX_RANGE_BYTES: Final = 4 << 20
@@ -38,7 +38,7 @@ class RangeRead(NamedTuple):
     limit: int
 
 
-def offset_after(store: Log, topic: Topic, start: int, stop: int, size: int) -> tuple[int, int]:
+def offset_after(store: Store, topic: Topic, start: int, stop: int, size: int) -> tuple[int, int]:
     """Returns the offset after *size* bytes of messages, and after at least one message.
 
     Damaged messages count 0 bytes.
@@ -80,7 +80,7 @@ def offset_after(store: Log, topic: Topic, start: int, stop: int, size: int) -> 
         raise broker_error(error) from None
 
 
-def answer_read(store: Log, read: RangeRead, put: Callable[[tuple[bytes | memoryview, ...]], None]) -> None:
+def answer_read(store: Store, read: RangeRead, put: Callable[[tuple[bytes | memoryview, ...]], None]) -> None:
     """Answers a READ.
 
     Args:

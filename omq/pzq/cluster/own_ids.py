@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from omq.pzq.cluster.keys import KeyRange, Keys, StoredAt
 from omq.pzq.device.queue import DeviceQueue
 from omq.pzq.wire import stem_of
-from omq.store.interface import Log
+from omq.store.interface import Store
 
 
 class OwnIds:
@@ -18,7 +18,7 @@ class OwnIds:
         queues: The queues of the node's own messages; their `lost` is updated.
     """
 
-    def __init__(self, store: Log, queues: Iterable[DeviceQueue]) -> None:
+    def __init__(self, store: Store, queues: Iterable[DeviceQueue]) -> None:
         self._store = store
         self._queues = {stem_of(store.id, queue.id): queue for queue in queues}
 

@@ -23,7 +23,7 @@ from omq.serving.extras import missing_extra
 from omq.serving.thread import ServerThread
 from omq.store.async_store import AsyncStore
 from omq.store.errors import DamagedError
-from omq.store.interface import Appended, Log, MakeTopic, Notify, Persistence, TopicState
+from omq.store.interface import Appended, MakeTopic, Notify, Persistence, Store, TopicState
 from omq.types import Security, SocketType
 
 __all__ = ["AsyncDevice", "Device"]
@@ -181,12 +181,12 @@ class AsyncDevice:
             await self.close()
             raise
 
-    def _open(self, notify: Notify, appended: Appended) -> Log:
+    def _open(self, notify: Notify, appended: Appended) -> Store:
         try:
-            from omq.store.lmdb.store import Store  # clients do not need the package lmdb
+            from omq.store.lmdb.store import LmdbStore  # clients do not need the package lmdb
         except ModuleNotFoundError as missing:
             raise missing_extra("the device", missing, "broker") from None
-        return Store(self._database, notify=notify, appended=appended, kind="pzq")
+        return LmdbStore(self._database, notify=notify, appended=appended, kind="pzq")
 
     async def _prepare(self) -> None:
         """Creates the topics that are needed, and the queues of all topics."""

@@ -209,7 +209,7 @@ class ProducerServer:
             # In a cluster replicas are sent after the write, so it is not left to the store's thread.
             flush_began = time.monotonic()
             if self._unsynced and (few or self._cluster is not None) and flush_began >= inline_again_at:
-                self._store.flush_at_once(MAX_INLINE_WAIT_S, note=self._cluster is None)
+                self._store.flush_at_once(MAX_INLINE_WAIT_S, allow_wal=self._cluster is None)
                 if not spins or self._has_consumers():
                     self._store.catch_up()
                 answered = time.monotonic()

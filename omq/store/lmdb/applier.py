@@ -474,7 +474,7 @@ class Applier:
         ]
         write.names = {id: self.topics[id].name for id in counts}
         write.grown = {id: (count, self.topics[id].bytes - before[id]) for id, count in counts.items()}
-        self._stages.note(self._transaction, write, self._now)
+        self._stages.record(self._transaction, write, self._now)
 
     def _publish(self, topic: StoredTopic, stage: bytes) -> tuple[bytes, int, int, int]:
         """Publishes a stage: writes a block header for each piece, and leaves the piece where it is."""

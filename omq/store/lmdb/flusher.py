@@ -160,7 +160,7 @@ class Flusher:
         try:
             began = time.perf_counter()
             environment.sync()
-            self._latency.note(time.perf_counter() - began)
+            self._latency.record(time.perf_counter() - began)
             environment.check_path()
             try:
                 self._write_meta(meta)

@@ -102,7 +102,7 @@ class Stages:
         names = {int(id): name for id, name in found.get("names", {}).items()}
         return [(b64decode(stage), *rest) for stage, *rest in found["published"]], names
 
-    def note(self, transaction: Any, write: CommitStages, now: int) -> None:
+    def record(self, transaction: Any, write: CommitStages, now: int) -> None:
         """Stores the result of a commit."""
         key = b"c" + write.commit
         some = [(b64encode(stage).decode(), *rest) for stage, *rest in write.published]

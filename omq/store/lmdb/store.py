@@ -70,8 +70,8 @@ WRITABLE_AT_ONCE: Final = frozenset({Append, Acknowledge})
 INTERNAL: Final = (ReserveIds, SkipIds, ApplyRetention, ExpireState, Quarantine, PurgeTopic)
 
 
-class Store:
-    """A store in a directory. Implements `Log`.
+class LmdbStore:
+    """A store in a directory. Implements `Store`.
 
     Args:
         directory: The directory; created if it is missing.
@@ -432,7 +432,7 @@ class Store:
         for writer in self._writers.values():
             writer.break_off(error)
 
-    # Log
+    # Store
 
     @property
     def broken(self) -> BaseException | None:
@@ -466,7 +466,7 @@ class Store:
         if here:
             self._apply_here(here)
 
-    def write_at_once(self, writes: list[Write], *, note: bool = False) -> bool:
+    def write_at_once(self, writes: list[Write], *, allow_wal: bool = False) -> bool:
         writer = self._writers["weak"]
         with self._submitting:
             if self._closed:
@@ -474,7 +474,7 @@ class Store:
             for write in writes:
                 if type(write) not in WRITABLE_AT_ONCE or self._engines.get(write.topic_id) is not writer:  # type: ignore[attr-defined]
                     return False
-            return writer.write_at_once(writes, note=note)
+            return writer.write_at_once(writes, allow_wal=allow_wal)
 
     def catch_up(self) -> None:
         self._writers["weak"].catch_up()
@@ -628,7 +628,7 @@ class Store:
                 opening.save_session(self._directory, self._catalog, clean=True, left=left)
         self._directory.release()
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> LmdbStore:
         return self
 
     def __exit__(self, *exc: Any) -> None:

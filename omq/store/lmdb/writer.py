@@ -66,7 +66,7 @@ class Latency:
         self.seconds = 0.0
         self.buckets = [0] * len(SYNC_BUCKETS_S)  # not cumulative
 
-    def note(self, seconds: float) -> None:
+    def record(self, seconds: float) -> None:
         """Counts a sync that took `seconds`."""
         self.count += 1
         self.seconds += seconds
@@ -238,19 +238,19 @@ class Writer:
         """Submits a write."""
         self._queue.put(write)
 
-    def write_at_once(self, group: list[Write], *, note: bool = False) -> bool:
+    def write_at_once(self, group: list[Write], *, allow_wal: bool = False) -> bool:
         """Writes a group in the calling thread and returns true, unless another write is in progress or queued.
 
         Args:
             group: The writes.
-            note: Small appends may go to the write-ahead log alone. The caller calls `catch_up` once it is idle.
+            allow_wal: Small appends may go to the write-ahead log alone. The caller calls `catch_up` once it is idle.
         """
         if not self._writing.acquire(blocking=False):
             return False
         try:
             if self._ended or self.pending or not self._queue.empty():
                 return False
-            logged = self._log(group) if note else 0
+            logged = self._log(group) if allow_wal else 0
             if logged < len(group):
                 self._commit(group[logged:])
         finally:
@@ -464,7 +464,7 @@ class Writer:
         if strong:
             now = time.perf_counter()
             seconds = now - began
-            self.latency.note(seconds)
+            self.latency.record(seconds)
             self._delay.committed(applier.appended, seconds, now)
             if applier.appended_bytes <= GROUP_BYTES:
                 self._group_bytes = min(MAX_GROUP_BYTES, int(GROUP_BYTES * max(1.0, seconds / QUICK_SYNC_S)))

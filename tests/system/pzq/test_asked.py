@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from omq.pzq.device.producer_server import SLOW_WRITE_S, THREAD_WRITES_S
-from omq.store.lmdb.store import Store
+from omq.store.lmdb.store import LmdbStore
 from tests.support.libzmq_pzq_clients import asked, figures, raw
 from tests.system.pzq.conftest import Make
 from tests.system.pzq.test_command import device
@@ -76,15 +76,15 @@ def test_consumers_are_served_beside_producers_that_ask_without_a_pause(tmp_path
 
 def test_a_disk_that_is_behind_does_not_hold_up_the_loop(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     began: list[float] = []
-    write_at_once = Store.write_at_once
+    write_at_once = LmdbStore.write_at_once
 
-    def slowly(store: Store, writes: list[Any], *, note: bool = False) -> bool:
-        if note:
+    def slowly(store: LmdbStore, writes: list[Any], *, allow_wal: bool = False) -> bool:
+        if allow_wal:
             began.append(time.monotonic())
             time.sleep(2 * SLOW_WRITE_S)
-        return write_at_once(store, writes, note=note)
+        return write_at_once(store, writes, allow_wal=allow_wal)
 
-    monkeypatch.setattr(Store, "write_at_once", slowly)
+    monkeypatch.setattr(LmdbStore, "write_at_once", slowly)
     device = make()
     with raw(zmq.DEALER, device.endpoints["receive"]) as producer:
         until = time.monotonic() + 2.5 * THREAD_WRITES_S

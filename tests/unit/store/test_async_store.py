@@ -16,7 +16,7 @@ from omq._core.blocks import encode
 from omq.store.async_store import AsyncStore
 from omq.store.errors import OutOfSpace, StagesFull, StoreClosed, UnknownTopic
 from omq.store.interface import Acknowledge, Append, MakeTopic
-from omq.store.lmdb.store import Store
+from omq.store.lmdb.store import LmdbStore
 
 
 class Room:
@@ -62,7 +62,7 @@ def test_a_full_disk_and_its_end_are_logged_once(
 
 async def test_linger_returns_results_within_the_turn(tmp_path: Path) -> None:
     async_store = AsyncStore(lambda grown: None, logging.getLogger("omq.test"), "test")
-    await async_store.open(lambda notify, appended: Store(tmp_path, notify=notify, appended=appended))
+    await async_store.open(lambda notify, appended: LmdbStore(tmp_path, notify=notify, appended=appended))
     async_store.linger(10)  # no write is outstanding
     topic = (await async_store.do(MakeTopic("t", "round_robin", "weak"))).topic_id
     for count in range(1, 100):
@@ -78,7 +78,7 @@ async def test_linger_returns_results_within_the_turn(tmp_path: Path) -> None:
 async def test_flush_at_once_returns_results_within_the_call(tmp_path: Path) -> None:
     grown: list[tuple[int, int]] = []
     async_store = AsyncStore(lambda topics: grown.extend(topics.items()), logging.getLogger("omq.test"), "test")
-    await async_store.open(lambda notify, appended: Store(tmp_path, notify=notify, appended=appended))
+    await async_store.open(lambda notify, appended: LmdbStore(tmp_path, notify=notify, appended=appended))
     for kind in ("weak", "strong"):
         topic = (await async_store.do(MakeTopic(kind, "round_robin", kind))).topic_id
         threads: set[int] = set()
@@ -104,7 +104,7 @@ async def test_flush_at_once_returns_results_within_the_call(tmp_path: Path) -> 
 
 async def test_results_of_flush_at_once_are_returned_once(tmp_path: Path) -> None:
     async_store = AsyncStore(lambda grown: None, logging.getLogger("omq.test"), "test")
-    await async_store.open(lambda notify, appended: Store(tmp_path, notify=notify, appended=appended))
+    await async_store.open(lambda notify, appended: LmdbStore(tmp_path, notify=notify, appended=appended))
     topic = (await async_store.do(MakeTopic("t", "round_robin", "weak"))).topic_id
     done: list[Append] = []
     for _ in range(10):
@@ -123,7 +123,7 @@ async def test_results_of_flush_at_once_are_returned_once(tmp_path: Path) -> Non
 
 def note(async_store: AsyncStore) -> None:
     """Flushes the added writes to the write-ahead log. Retries while the store itself writes."""
-    while not async_store._write_here(note=True):
+    while not async_store._write_here(allow_wal=True):
         time.sleep(0)
 
 
@@ -131,7 +131,7 @@ async def test_logged_appends_are_answered_at_once_and_readable_after_catch_up(t
     grown: list[dict[int, int]] = []
     async_store = AsyncStore(grown.append, logging.getLogger("omq.test"), "test")
     await async_store.open(
-        lambda notify, appended: Store(tmp_path, notify=notify, appended=appended, flush_interval=1000.0)
+        lambda notify, appended: LmdbStore(tmp_path, notify=notify, appended=appended, flush_interval=1000.0)
     )
     topic = (await async_store.do(MakeTopic("t", "round_robin", "weak"))).topic_id
     done: list[Append] = []
@@ -150,12 +150,12 @@ async def test_logged_appends_are_answered_at_once_and_readable_after_catch_up(t
 async def test_a_single_ack_is_written_in_the_loop(tmp_path: Path) -> None:
     threads: list[str] = []
 
-    def opened(notify: Any, appended: Any) -> Store:
+    def opened(notify: Any, appended: Any) -> LmdbStore:
         def note(writes: list[Any]) -> None:
             threads.append(threading.current_thread().name)
             notify(writes)
 
-        return Store(tmp_path, notify=note, appended=appended)
+        return LmdbStore(tmp_path, notify=note, appended=appended)
 
     async_store = AsyncStore(lambda grown: None, logging.getLogger("omq.test"), "test")
     await async_store.open(opened)
@@ -186,7 +186,7 @@ def test_write_at_once_refuses_writes_that_would_wait(tmp_path: Path) -> None:
             held.set()
             hold.wait(10)
 
-    store = Store(tmp_path, notify=notify, appended=lambda grown: None)
+    store = LmdbStore(tmp_path, notify=notify, appended=lambda grown: None)
     topics = {}
     for kind in ("weak", "strong"):
         store.submit(MakeTopic(kind, "round_robin", kind))

@@ -18,7 +18,7 @@ from omq.store.errors import DamagedError, StoreError, StoreLocked
 from omq.store.interface import Append, MakeTopic
 from omq.store.lmdb import store_directory
 from omq.store.lmdb.inspector import Inspector
-from omq.store.lmdb.store import Store
+from omq.store.lmdb.store import LmdbStore
 from omq.store.lmdb.store_directory import StoreDirectory
 from tests.support.open_store import Opened
 from tests.support.waits import until
@@ -29,8 +29,8 @@ Again = Callable[..., Opened]
 def test_a_second_opener_is_refused(again: Again, directory: Path) -> None:
     again()
     with pytest.raises(StoreLocked, match=str(os.getpid())):
-        Store(directory, notify=print)
-    code = "import sys; from omq.store.lmdb.store import Store; Store(sys.argv[1], notify=print)"
+        LmdbStore(directory, notify=print)
+    code = "import sys; from omq.store.lmdb.store import LmdbStore; LmdbStore(sys.argv[1], notify=print)"
     other = subprocess.run([sys.executable, "-c", code, directory], capture_output=True, text=True, check=False)
     assert "StoreLocked" in other.stderr
 
@@ -39,10 +39,10 @@ def test_a_directory_of_something_else_is_refused(directory: Path) -> None:
     directory.mkdir()
     (directory / "format").write_text("something else")
     with pytest.raises(DamagedError, match="format"):
-        Store(directory, notify=print)
+        LmdbStore(directory, notify=print)
     (directory / "format").write_text('{"omq-store": 99, "id": "x"}')
     with pytest.raises(StoreError, match="version 99"):
-        Store(directory, notify=print)
+        LmdbStore(directory, notify=print)
 
 
 def kind_of(directory: Path) -> str | None:
@@ -51,29 +51,29 @@ def kind_of(directory: Path) -> str | None:
 
 
 def test_a_directory_of_another_program_is_refused(directory: Path) -> None:
-    with Store(directory, notify=print, kind="broker") as store:
+    with LmdbStore(directory, notify=print, kind="broker") as store:
         id = store.id
     before = sorted(path.name for path in directory.iterdir())
     with pytest.raises(StoreError, match=r"store is a directory of `omq broker`, and `omq pzq` cannot open it: give"):
-        Store(directory, notify=print, kind="pzq")
+        LmdbStore(directory, notify=print, kind="pzq")
     assert sorted(path.name for path in directory.iterdir()) == before
-    with Store(directory, notify=print, kind="broker") as store:
+    with LmdbStore(directory, notify=print, kind="broker") as store:
         assert store.id == id
-    with Store(directory, notify=print) as store:  # as tests and tools do
+    with LmdbStore(directory, notify=print) as store:  # as tests and tools do
         assert store.id == id
     assert kind_of(directory) == "broker"
 
 
 def test_a_directory_without_a_kind_gets_one(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Store(directory, notify=print) as store:
+    with LmdbStore(directory, notify=print) as store:
         id = store.id
     assert kind_of(directory) is None
     with monkeypatch.context() as patched:
         patched.setattr(StoreDirectory, "_write_format", full)
-        with Store(directory, notify=print, kind="pzq") as store:
+        with LmdbStore(directory, notify=print, kind="pzq") as store:
             assert store.id == id
     assert kind_of(directory) is None
-    with Store(directory, notify=print, kind="pzq") as store:
+    with LmdbStore(directory, notify=print, kind="pzq") as store:
         assert store.id == id
     assert kind_of(directory) == "pzq"
     with Inspector(directory) as offline:
@@ -163,7 +163,7 @@ def test_without_the_catalog_nothing_is_opened(again: Again, directory: Path) ->
     log.log.close()
     (directory / "strong").rename(directory / "aside")
     with pytest.raises(DamagedError, match="is missing"):
-        Store(directory, notify=print)
+        LmdbStore(directory, notify=print)
     (directory / "aside").rename(directory / "strong")
     assert again().log.findings == []
 
@@ -185,7 +185,7 @@ def test_a_lost_data_file_is_not_taken_for_an_empty_store(
         path.unlink()
     for _ in range(2):
         with pytest.raises(DamagedError, match="missing"):
-            Store(directory, notify=print)
+            LmdbStore(directory, notify=print)
         assert path.exists() == empty
     path.write_bytes(kept)
     assert again().log.findings == []

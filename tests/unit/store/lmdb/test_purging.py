@@ -10,7 +10,7 @@ from omq.store.errors import DamagedError, UnknownTopic
 from omq.store.interface import Acknowledge, CommitStages, DeleteTopic, SetCursor, Stage
 from omq.store.lmdb import applier
 from omq.store.lmdb.layout import topic_key
-from omq.store.lmdb.store import Store
+from omq.store.lmdb.store import LmdbStore
 from tests.support.lmdb_faults import Failing, spoil
 from tests.support.open_store import Opened
 from tests.support.waits import until
@@ -18,7 +18,7 @@ from tests.support.waits import until
 Again = Callable[..., Opened]
 
 
-def keys(log: Store, name: str) -> list[bytes]:
+def keys(log: LmdbStore, name: str) -> list[bytes]:
     """Returns the keys of an environment, except those of next ids and commits."""
     with getattr(log, f"_{name}").read() as reading:
         return [bytes(key) for key, _ in reading.cursor() if bytes(key[:1]) not in b"ihc"]

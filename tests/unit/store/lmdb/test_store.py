@@ -23,7 +23,7 @@ from omq.store.interface import (
 )
 from omq.store.lmdb import data_file, reader
 from omq.store.lmdb.inspector import Inspector
-from omq.store.lmdb.store import Store
+from omq.store.lmdb.store import LmdbStore
 from tests.support.lmdb_faults import Failing, Held
 from tests.support.open_store import Opened
 
@@ -144,7 +144,7 @@ def test_a_failing_callback_does_not_stop_the_store(directory: Path, caplog) -> 
         told.release(len(writes))
         raise RuntimeError("deaf")
 
-    with Store(directory, notify=notify) as store:
+    with LmdbStore(directory, notify=notify) as store:
         for _ in range(3):
             store.submit(MakeTopic("t", "broadcast", "weak"))
             assert told.acquire(timeout=20)

@@ -30,7 +30,7 @@ def note(log: Opened, topic: int, *bodies: bytes, producer: bytes = b"", sequenc
     """Appends through the write-ahead log."""
     write = Append(topic, blocks.encode(bodies), len(bodies), producer, sequence)
     until = time.monotonic() + TIMEOUT
-    while not log.log.write_at_once([write], note=True):  # a write of the store itself is in progress
+    while not log.log.write_at_once([write], allow_wal=True):  # a write of the store itself is in progress
         assert time.monotonic() < until
         time.sleep(0)
     log.wait([write])
@@ -121,7 +121,7 @@ from tests.support.open_store import Opened
 log = Opened.on_disk(sys.argv[1], flush_interval=1000.0)
 topic = log.make("t", persistence="weak")
 for i in range(70):
-    assert log.log.write_at_once([Append(topic, blocks.encode([b"%d" % i]), 1)], note=True)
+    assert log.log.write_at_once([Append(topic, blocks.encode([b"%d" % i]), 1)], allow_wal=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -201,7 +201,7 @@ def test_logged_appends_without_space_are_kept(again: Again, died: Again, monkey
     assert "no space for 1 acknowledged writes" in caplog.text
     with pytest.raises(OutOfSpace):
         log.append(topic, b"no")
-    assert not log.log.write_at_once([Append(topic, blocks.encode([b"no"]), 1)], note=True)
+    assert not log.log.write_at_once([Append(topic, blocks.encode([b"no"]), 1)], allow_wal=True)
     assert died().read(topic) == [(1, b"1"), (2, b"2")]
     if kept == "until there is room":
         room.full.clear()
@@ -270,7 +270,7 @@ def test_the_leading_appends_of_a_group_are_logged(again: Again) -> None:
     log = again(flush_interval=IDLE)
     topic = log.make("t", persistence="weak")
     writes = [Append(topic, blocks.encode([body]), 1) for body in (b"1", bytes(MAX_WRITE_BYTES), b"3")]
-    assert log.log.write_at_once(writes, note=True)
+    assert log.log.write_at_once(writes, allow_wal=True)
     assert [write.first for write in writes] == [1, 2, 3]
     assert len(log.read(topic)) == 3
 
