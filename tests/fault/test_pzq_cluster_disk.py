@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 import zmq
 
 from omq.pzq import Consumer, NotReplicated, Producer, Refused
-from tests.fault.test_pzq_disk import traced
+from tests.support.disks import needs_strace, small_disk_at, strace
 from tests.support.libzmq_pzq_clients import figures, raw
 from tests.support.ports import held
 from tests.support.pzq_nodes import HOSTS, Node, empty, running, until, whole
 
 pytestmark = pytest.mark.timeout(120)
 BODY = bytes(5000)
-STRACE = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync"]
-STRACE += ["-e", "inject=fdatasync:error=EIO:when=30+"]
+
+
+def wrapped(wrapper: list[str], *command: str) -> list[str]:
+    return [*wrapper, *command]
 
 
 @contextmanager
@@ -31,8 +33,8 @@ def nodes_of(directory: Path, *options: str, failing: int | None = None) -> Iter
         ports = [kept.enter_context(held(*HOSTS)) for _ in range(4)]
         nodes = []
         for number in range(len(HOSTS)):
-            wrap = (lambda *command: [*STRACE, *command]) if number == failing else (lambda *command: [*command])
-            nodes.append(Node(number, ports, directory, list(options), wrap=wrap))
+            wrapper = strace("fdatasync:error=EIO:when=30+") if number == failing else []
+            nodes.append(Node(number, ports, directory, list(options), wrap=partial(wrapped, wrapper)))
         kept.enter_context(running(nodes))
         whole(nodes)
         yield nodes
@@ -41,13 +43,8 @@ def nodes_of(directory: Path, *options: str, failing: int | None = None) -> Iter
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[int]:
     """Node 1 has a disk of 1 MiB."""
-    disk = tmp_path / "node1"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "omq-test", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
-        pytest.skip("only root may mount a small disk")
-    yield 1
-    subprocess.run(["umount", "-l", str(disk)], check=True)
+    with small_disk_at(tmp_path / "node1"):
+        yield 1
 
 
 def bodies(count: int, first: int = 0) -> list[bytes]:
@@ -147,7 +144,7 @@ def test_an_owner_whose_disk_is_full_refuses_and_takes_again(tmp_path: Path, sma
         empty(nodes)
 
 
-@pytest.mark.skipif(not traced(), reason="strace is missing, or may not trace")
+@needs_strace
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_node_whose_syncs_fail_acknowledges_nothing_more(tmp_path: Path, failing: int) -> None:
     with nodes_of(tmp_path, "--hard-sync", "--replicas", "1", failing=failing) as nodes:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import urllib.error
@@ -15,6 +14,7 @@ import zmq
 
 from omq.pzq import Device
 from omq.store.errors import DamagedError
+from tests.support.disks import needs_strace, strace
 from tests.support.libzmq_pzq_clients import asked, figures, raw
 from tests.support.waits import until
 
@@ -71,20 +71,11 @@ def test_what_is_acknowledged_on_a_full_disk_makes_room_as_often_as_it_is_full(
             until(lambda: figures(device.endpoints["monitor"])["messages"] == 0)
 
 
-def traced() -> bool:
-    """Whether strace is here and may do what it does."""
-    if shutil.which("strace") is None:
-        return False
-    return subprocess.run(["strace", "-o", "/dev/null", "true"], check=False, capture_output=True).returncode == 0
-
-
-@pytest.mark.skipif(not traced(), reason="strace is missing, or may not trace")
+@needs_strace
 def test_a_sync_that_fails_ends_all_acknowledging(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
-    command = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync"]
-    command += ["-e", "inject=fdatasync:error=EIO:when=12+"]
-    command += [sys.executable, "-m", "omq.cli.main", "pzq", f"--database={tmp_path / 'data'}", "--hard-sync"]
-    command += [f"--{name}-dsn={TCP}" for name in ("receive", "send", "monitor")]
+    command = [*strace("fdatasync:error=EIO:when=12+"), sys.executable, "-m", "omq.cli.main", "pzq", "--hard-sync"]
+    command += [f"--database={tmp_path / 'data'}", *(f"--{name}-dsn={TCP}" for name in ("receive", "send", "monitor"))]
     process = subprocess.Popen(
         [*command, "--http=127.0.0.1:0", f"--ready-file={ready}"], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )

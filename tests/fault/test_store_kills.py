@@ -2,7 +2,6 @@
 
 import os
 import random
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.fault.store_history import History
+from tests.support.disks import needs_strace, strace
 
 SEEDS = int(os.environ.get("OMQ_FAULT_SEEDS", "200"))
 QUICK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -23,22 +23,6 @@ CALLS = ["pwrite64", "writev", "fdatasync"]
 def directory() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=QUICK) as path:
         yield Path(path) / "store"
-
-
-def traced() -> bool:
-    """Returns whether strace is installed and may trace."""
-    if shutil.which("strace") is None:
-        return False
-    return subprocess.run(["strace", "-o", "/dev/null", "true"], check=False, capture_output=True).returncode == 0
-
-
-needs_strace = pytest.mark.skipif(not traced(), reason="strace is missing, or may not trace")
-
-
-def strace(what: str) -> list[str]:
-    """Returns the strace command that injects a fault into a system call."""
-    call = what.partition(":")[0]
-    return ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={what}"]
 
 
 def killed_somewhere(directory: Path, seed: int) -> None:
