@@ -12,12 +12,12 @@ from typing import Any, Final
 from omq._core.blocks import encode_record
 from omq.asyncio.broker import Client
 from omq.broker.columns import Strings, encode_columns
-from omq.broker.core.rate_limit import RateLimit
 from omq.broker.errors import BrokerFailed, StoreFull
 from omq.broker.protocol import MAX_APPEND_BYTES, MAX_RECORDS
 from omq.broker.types import Records
 from omq.errors import MessageTooLarge, MultipartError, ReceiveTimeout
 from omq.executor import in_thread
+from omq.serving.rate_limit import RateLimit
 from omq.socket import DISH, Socket
 from omq.unpatched import threading
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, Protocol
 
 from omq.broker.core.permissions import Permissions
-from omq.broker.core.rate_limit import RateLimit
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import SubscriptionStats
 from omq.broker.core.topic import Topic, TopicScheduler
 from omq.broker.core.topic_consumer import TopicConsumer
 from omq.broker.errors import BrokerError, Busy, PermissionDenied, TopicError, broker_error
 from omq.broker.settings import dead_letter_of, overflow_of, retry_delay_of
+from omq.serving.rate_limit import RateLimit
 from omq.store.async_store import AsyncStore
 from omq.store.errors import StoreError
 from omq.store.interface import Acknowledge, MoveToDeadLetter, TopicState, Write

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import ClassVar, Final, Literal, Protocol
 
 from omq.broker.core.permissions import Permissions
-from omq.broker.core.rate_limit import RateLimit
 from omq.broker.core.stats import CursorStats, SubscriptionStats, TopicStats
 from omq.broker.errors import (
     BrokerError,
@@ -25,6 +24,7 @@ from omq.broker.errors import (
 )
 from omq.broker.protocol import pack_json
 from omq.broker.settings import overflow_of
+from omq.serving.rate_limit import RateLimit
 from omq.store.async_store import AsyncStore
 from omq.store.errors import TopicFull, UnknownTopic
 from omq.store.interface import MAX_MEMORY_BYTES, Append, Delivery, TopicState, Write

@@ -8,12 +8,12 @@ from contextlib import suppress
 from typing import Final
 
 from omq.broker.core.broker import Broker
-from omq.broker.core.rate_limit import RateLimit
 from omq.broker.sexp.connection import FrameCache, Limits, SexpConnection
 from omq.broker.sexp.protocol import parse_endpoint
 from omq.broker.sexp.transport import set_socket_options
 from omq.errors import BindError
 from omq.serving.descriptors import room_for_connections
+from omq.serving.rate_limit import RateLimit
 from omq.unpatched import socket
 
 log = logging.getLogger("omq.broker")

@@ -6,37 +6,31 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine, Iterable
-from contextlib import suppress
 from typing import Any, Final
 
 import omq.asyncio as omq
 from omq.broker.core.broker import Broker
-from omq.broker.core.rate_limit import RateLimit
 from omq.broker.errors import BrokerFailed
 from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, MAX_APPEND_BYTES, MAX_PARTS
 from omq.broker.zmtp.session import MAX_PENDING_BYTES, ClientSession, Parts
-from omq.errors import ClosedError, OmqError
+from omq.errors import ClosedError
 from omq.event import Event, EventKind
 from omq.serving.connection_events import ConnectionEvents
 from omq.serving.descriptors import room_for_connections
+from omq.serving.rate_limit import RateLimit
+from omq.serving.router import MESSAGE_MARGIN_BYTES, RECV_BATCH, TIME_SLICE_S, bind, unbind
 from omq.types import Security
 
 log = logging.getLogger("omq.broker")
 
-#: Messages that are received in one call.
-RECV_BATCH: Final = 256
 #: Messages of one peer that may wait in the socket before its connection is no longer read.
 RECV_HWM: Final = 256
-#: A larger message closes its connection. A request that is too large, but not that large, is answered with an error.
-MAX_MESSAGE_BYTES: Final = MAX_APPEND_BYTES + (16 << 20)
 #: Bytes that are sent to a peer between two checks of how many were written.
 _CHECK_INTERVAL_BYTES: Final = 4 << 20
 #: Bytes that may wait for a peer that does not read its answers; above that its session ends.
 _MAX_UNREAD_BYTES: Final = 192 << 20
 #: Seconds between two checks whether blocked peers have room.
 _POLL_INTERVAL_S: Final = 0.005
-#: Seconds of work after which the loop gets a turn.
-_TIME_SLICE_S: Final = 0.002
 #: Seconds between two log lines about handshakes that have failed.
 _LOG_INTERVAL_S: Final = 10.0
 
@@ -87,17 +81,12 @@ class ZmtpServer:
         self._ending = False
 
     def start(self) -> list[str]:
-        """Binds the socket and starts to serve; returns the resolved endpoints.
-
-        Raises:
-            EndpointError: An endpoint is not valid.
-            BindError: An endpoint cannot be bound.
-        """
+        """Binds the socket and starts to serve; returns the resolved endpoints. Raises as `router.bind`."""
         self._socket = omq.ROUTER(
             # Sends never wait for a peer: credit and `_MAX_UNREAD_BYTES` bound the bytes that are queued for it.
             send_hwm=0,
             recv_hwm=RECV_HWM,
-            max_message_size=MAX_MESSAGE_BYTES,
+            max_message_size=MAX_APPEND_BYTES + MESSAGE_MARGIN_BYTES,
             max_parts=MAX_PARTS,
             heartbeat_interval=self._heartbeat[0],
             heartbeat_timeout=self._heartbeat[1],
@@ -106,12 +95,7 @@ class ZmtpServer:
             linger=1.0,
         )
         self._events = ConnectionEvents(self._socket, self._on_event, log, self._end_sessions)
-        try:
-            bound = [self._socket.bind(endpoint) for endpoint in self._endpoints]
-        except BaseException:
-            self._events.close()
-            self._socket.stop()
-            raise
+        bound = bind(self._socket, self._events, self._endpoints)
         self._broker.connections.setdefault("zmtp", 0)
         self._receiver = asyncio.create_task(self._serve(), name="omq broker: messages")
         self._events.start("omq broker: connections")
@@ -122,9 +106,7 @@ class ZmtpServer:
         if not hasattr(self, "_receiver"):
             return
         self._ending = True
-        for endpoint in self._socket.endpoints:
-            with suppress(OmqError):
-                self._socket.unbind(endpoint)
+        unbind(self._socket)
         self._receiver.cancel()
         await asyncio.gather(self._receiver, return_exceptions=True)
         if self._tasks:
@@ -157,7 +139,7 @@ class ZmtpServer:
         slice_start = time.monotonic()
         while True:
             # recv_many does not yield to the loop while messages wait, and some peers always have more.
-            if time.monotonic() - slice_start > _TIME_SLICE_S:
+            if time.monotonic() - slice_start > TIME_SLICE_S:
                 await asyncio.sleep(0)
                 slice_start = time.monotonic()
             try:
@@ -166,7 +148,7 @@ class ZmtpServer:
                 return
             self._events.handle()
             for message in batch:
-                if time.monotonic() - slice_start > _TIME_SLICE_S:  # some requests take long
+                if time.monotonic() - slice_start > TIME_SLICE_S:  # some requests take long
                     self._broker.store.flush()
                     self._events.held = True
                     await asyncio.sleep(0)

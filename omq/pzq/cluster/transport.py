@@ -19,6 +19,7 @@ from omq.pzq.cluster.replica_batch import ReplicaBatch
 from omq.pzq.cluster.settings import ClusterSettings
 from omq.pzq.wire import REPLICAS, STORED, shown
 from omq.serving.connection_events import ConnectionEvents, log_connection
+from omq.serving.rate_limit import RateLimit
 from omq.types import Security
 
 log = logging.getLogger("omq.pzq")
@@ -54,7 +55,7 @@ class PeerTransport:
         self._sockets: list[Any] = []
         self._streams = {peer: _ReplicaStream(peer, settings.timeout) for peer in settings.peers}
         self._nodes: set[float] = set()  # connections of nodes, by the time of the connect
-        self._next_line = 0.0
+        self._warning_log = RateLimit(LOG_INTERVAL_S)
 
     # ------------------------------------------------------------------ lifecycle
 
@@ -162,8 +163,7 @@ class PeerTransport:
                 log.exception("cannot handle a broadcast")
 
     def _complain(self, text: str) -> None:
-        if time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + LOG_INTERVAL_S
+        if self._warning_log.passes():
             log.warning("cluster: %s", text)
 
 

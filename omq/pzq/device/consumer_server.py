@@ -7,20 +7,21 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
 import omq.asyncio as omq
-from omq.errors import ClosedError, OmqError
+from omq.errors import ClosedError
 from omq.event import Event, EventKind
 from omq.message import PeerInfo
-from omq.pzq.device.producer_server import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, TIME_SLICE_S
+from omq.pzq.device.producer_server import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S
 from omq.pzq.device.queue import DeviceQueue
 from omq.pzq.errors import Malformed
 from omq.pzq.wire import DELIVERIES, PREFETCH, STORED, read_ack, shown
 from omq.ranges import Range, ranges_of
 from omq.serving.connection_events import MAX_LAST_BATCHES, ConnectionEvents, log_connection
+from omq.serving.rate_limit import RateLimit
+from omq.serving.router import TIME_SLICE_S, bind, unbind
 from omq.store.async_store import AsyncStore
 from omq.store.errors import StoreError
 from omq.types import Security
@@ -152,7 +153,7 @@ class ConsumerServer:
         self._woken = False
         self._stopping = False  # nothing more is delivered
         self._paused = False
-        self._next_log = 0.0
+        self._refusal_log = RateLimit(LOG_INTERVAL_S)
         self.dispatcher: Dispatcher[DeviceConsumer] = Dispatcher(
             store, [queue.work for queue in queues], MAX_BATCH_MESSAGES, self.wake, self._unreadable
         )
@@ -162,12 +163,7 @@ class ConsumerServer:
     # ------------------------------------------------------------------ lifecycle
 
     def start(self, endpoint: str, security: Security | None) -> str:
-        """Binds the socket; returns the resolved endpoint.
-
-        Raises:
-            EndpointError: The endpoint is not valid.
-            BindError: The endpoint cannot be bound.
-        """
+        """Binds the socket; returns the resolved endpoint. Raises as `omq.serving.router.bind`."""
         # Compatible with the DEALER of the original, but each message can be sent to a chosen consumer.
         self._socket = omq.ROUTER(
             router_rename=True,
@@ -181,12 +177,7 @@ class ConsumerServer:
             linger=1.0,
         )
         self._events = ConnectionEvents(self._socket, self._on_event, log, self._idle)
-        try:
-            bound = self._socket.bind(endpoint)
-        except BaseException:
-            self._events.close()
-            self._socket.stop()
-            raise
+        (bound,) = bind(self._socket, self._events, [endpoint])
         self._loop = asyncio.get_running_loop()
         self._serving = self._loop.create_task(self._serve(), name=f"omq pzq: {self._name}")
         self._events.start(f"omq pzq: connections of {self._name}")
@@ -199,9 +190,7 @@ class ConsumerServer:
             return
         self._stopping = self._paused = True
         self._stall_timer.cancel()
-        for endpoint in self._socket.endpoints:
-            with suppress(OmqError):
-                self._socket.unbind(endpoint)
+        unbind(self._socket)
         for _ in range(MAX_LAST_BATCHES):  # acknowledgements that have arrived count
             if not self._events.messages_wait():
                 break
@@ -336,8 +325,7 @@ class ConsumerServer:
     def _refuse(self, consumer: DeviceConsumer, why: str) -> None:
         """Logs an invalid acknowledgement: the protocol has no answer to it."""
         self.counts["refused"] += 1
-        if time.monotonic() >= self._next_log:
-            self._next_log = time.monotonic() + LOG_INTERVAL_S
+        if self._refusal_log.passes():
             log.warning("%s: ignoring an invalid acknowledgement from %s: %s", self._name, consumer.address, why)
 
     def release(self, ranges: Iterable[Range[Any]]) -> list[tuple[bytes, InFlightMessage]]:

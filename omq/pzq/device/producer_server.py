@@ -13,11 +13,12 @@ from typing import Any, Final, Protocol
 
 import omq.asyncio as omq
 from omq._core.blocks import encode
-from omq.errors import ClosedError, OmqError
+from omq.errors import ClosedError
 from omq.event import Event, EventKind
 from omq.pzq.errors import Malformed
 from omq.pzq.wire import MAX_BODY_BYTES, MAX_PARTS, REFUSED, REPLICAS, STORED, check_body, pack, read_produced
 from omq.serving.connection_events import ConnectionEvents, log_connection
+from omq.serving.router import MESSAGE_MARGIN_BYTES, RECV_BATCH, TIME_SLICE_S, bind, unbind
 from omq.store.async_store import AsyncStore
 from omq.store.errors import StoreFailed
 from omq.store.interface import Append
@@ -25,14 +26,10 @@ from omq.types import Security
 
 log = logging.getLogger("omq.pzq")
 
-#: Messages that are received at once.
-RECV_BATCH: Final = 256
 #: Messages of one producer that wait in the socket before its connection is not read; each may have 64 MiB.
 RECV_HWM: Final = 16
 #: Answers that wait for a producer that does not read; later ones are dropped.
 SEND_HWM: Final = 1_000_000
-#: Bytes of a message beyond which its connection is closed. A smaller message with a too large body is refused.
-MAX_MESSAGE_BYTES: Final = MAX_BODY_BYTES + (16 << 20)
 #: Bytes of one write to the store.
 WRITE_BYTES: Final = 1 << 20
 #: Bytes that wait for the store, beyond which the socket is not read.
@@ -49,8 +46,6 @@ SPIN_TIMEOUT_S: Final = 0.00015
 SLOW_WRITE_S: Final = 0.03
 #: Seconds of that while.
 THREAD_WRITES_S: Final = 0.5
-#: Seconds after which a server lets other tasks of the loop run.
-TIME_SLICE_S: Final = 0.002
 HEARTBEAT_INTERVAL_S: Final = 10.0
 HEARTBEAT_TIMEOUT_S: Final = 30.0
 
@@ -109,17 +104,12 @@ class ProducerServer:
     # ------------------------------------------------------------------ lifecycle
 
     def start(self, endpoint: str, security: Security | None) -> str:
-        """Binds the socket; returns the resolved endpoint.
-
-        Raises:
-            EndpointError: The endpoint is not valid.
-            BindError: The endpoint cannot be bound.
-        """
+        """Binds the socket; returns the resolved endpoint. Raises as `omq.serving.router.bind`."""
         self._socket = omq.ROUTER(
             router_rename=True,
             send_hwm=SEND_HWM,
             recv_hwm=RECV_HWM,
-            max_message_size=MAX_MESSAGE_BYTES,
+            max_message_size=MAX_BODY_BYTES + MESSAGE_MARGIN_BYTES,
             max_parts=MAX_PARTS,
             heartbeat_interval=HEARTBEAT_INTERVAL_S,
             heartbeat_timeout=HEARTBEAT_TIMEOUT_S,
@@ -127,12 +117,7 @@ class ProducerServer:
             linger=1.0,
         )
         self._events = ConnectionEvents(self._socket, self._on_event, log)
-        try:
-            bound = self._socket.bind(endpoint)
-        except BaseException:
-            self._events.close()
-            self._socket.stop()
-            raise
+        (bound,) = bind(self._socket, self._events, [endpoint])
         self._serving = asyncio.create_task(self._serve(), name="omq pzq: receive")
         self._events.start("omq pzq: connections of receive")
         return bound
@@ -146,9 +131,7 @@ class ProducerServer:
         """Stops receiving. Messages that were received are still answered."""
         if not hasattr(self, "_serving"):
             return
-        for endpoint in self._socket.endpoints:
-            with suppress(OmqError):
-                self._socket.unbind(endpoint)
+        unbind(self._socket)
         self._serving.cancel()
         await asyncio.gather(self._serving, return_exceptions=True)
         self._flush()

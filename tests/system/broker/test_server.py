@@ -231,7 +231,7 @@ def test_a_client_that_never_reads_its_answers_is_given_up(server, monkeypatch):
 def turns(request, monkeypatch):
     """Shortens the time slice of the server, so that events also arrive within a batch."""
     if request.param is not None:
-        monkeypatch.setattr("omq.broker.zmtp.server._TIME_SLICE_S", request.param)
+        monkeypatch.setattr("omq.broker.zmtp.server.TIME_SLICE_S", request.param)
 
 
 @pytest.mark.quarantine(reason="waited 30 s in vain in one whole run, for no known cause", until="2027-01-31")
