@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from omq.broker.core.permissions import EVERYBODY, Permission
+from omq.broker.core.permissions import ANY_CLIENT, Permission
 from omq.broker.errors import TopicError
 from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, check_name
 from omq.broker.settings import (
@@ -373,7 +373,7 @@ def _permission(row: dict[str, Any], security: SecurityFiles, at: str) -> Permis
 
 def _check_who(who: str, mechanism: str) -> None:
     """Rejects a permission whose `who` matches no client under this mechanism."""
-    if who == EVERYBODY:
+    if who == ANY_CLIENT:
         return
     if mechanism == "null":
         raise _InvalidValue("who", who, 'without [security] clients have no users: use "*"')

@@ -34,7 +34,7 @@ DEFAULT_ACK_TIMEOUT_S: Final = 30.0
 #: The most credit of a subscription.
 MAX_CREDIT_BYTES: Final = 64 << 20
 #: The most credit of a consumer, in messages.
-MAX_JOBS: Final = 1 << 20
+MAX_PREFETCH: Final = 1 << 20
 #: Limits of a part that is not a body, key or records; and of the list of stages in a COMMIT.
 MAX_ARGUMENT_BYTES: Final = 64 << 10
 MAX_STAGES_BYTES: Final = 1 << 20
@@ -43,6 +43,8 @@ MAX_STAGES: Final = 4096
 MAX_PAIRS: Final = 4096
 #: Parts of one message.
 MAX_PARTS: Final = 4096
+#: Bytes of records in one answer to READ.
+MAX_RANGE_BYTES: Final = 4 << 20
 
 # Commands of a client.
 HELLO: Final = b"HELLO"

@@ -9,7 +9,7 @@ from omq._core import blocks
 from omq.store.interface import BLOCK_BYTES
 
 Records = bytes | memoryview
-SEARCH_STEP_BYTES: Final = 4096  # within a step, `reaching` looks at single records
+SEARCH_STEP_BYTES: Final = 4096  # within a step, `count_reaching` looks at single records
 
 
 def pieces(records: Records, count: int) -> Iterator[tuple[Records, int]]:
@@ -24,7 +24,7 @@ def pieces(records: Records, count: int) -> Iterator[tuple[Records, int]]:
         begin, done = end, records_done
 
 
-def reaching(records: Records, size: int) -> int:
+def count_reaching(records: Records, size: int) -> int:
     """Returns the number of leading records that reach `size` bytes together; all if they do not."""
     view = memoryview(records)
     begin = done = 0

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from omq._core import blocks
 from omq.store.ack_set import AckSet
-from omq.store.block_builder import BlockBuilder, Records, pieces, reaching
+from omq.store.block_builder import BlockBuilder, Records, count_reaching, pieces
 from omq.store.clock import uptime, wall
 from omq.store.errors import (
     DamagedError,
@@ -195,7 +195,7 @@ class MemoryTopic:
             assert block is not None
             if most and self.bytes > most:
                 excess = self.bytes - most
-                number = block.count if excess >= len(block.records) else reaching(block.records, excess)
+                number = block.count if excess >= len(block.records) else count_reaching(block.records, excess)
                 self.first = max(self.first, min(block.first + number, self.last))
             too_much = bounded and not most and self.bytes > max_memory and self.gone < len(self.blocks) - 1
             if not (too_much or block.when < oldest or block.first + block.count <= max(self.first, below)):

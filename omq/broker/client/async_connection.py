@@ -9,19 +9,23 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import omq.asyncio as omq
 from omq.broker.client.client_protocol import PendingRequest, State
-from omq.broker.client.connection import _ACK_BATCH_INTERVAL_S, RECV_BATCH, ConnectionBase, ConnectionMonitor
+from omq.broker.client.connection import (
+    ACK_BATCH_INTERVAL_S,
+    FULL_RETRY_DELAY_S,
+    RECV_BATCH,
+    ConnectionBase,
+    ConnectionMonitor,
+)
 from omq.broker.client.stream_state import StreamState
 from omq.broker.errors import BrokerFailed, SyntaxFault
 from omq.errors import ClosedError, ContextTerminated, OmqError, ReceiveTimeout, SendTimeout, StateError
 from omq.types import UNSET, Unset
 
 log = logging.getLogger("omq")
-
-_FULL_RETRY_DELAY_S: Final = 0.005  # until the next attempt where the socket takes nothing
 
 
 class AsyncConnection(ConnectionBase):
@@ -163,7 +167,7 @@ class AsyncConnection(ConnectionBase):
 
     def send_late_acks(self) -> None:
         """Sends acknowledgements that have waited, since the caller may now take long until its next call."""
-        if self.core.unsent_consumers and time.monotonic() - self._acks_sent > _ACK_BATCH_INTERVAL_S:
+        if self.core.unsent_consumers and time.monotonic() - self._acks_sent > ACK_BATCH_INTERVAL_S:
             self.send_acks()
 
     # ------------------------------------------------------------------ the socket
@@ -252,7 +256,7 @@ class AsyncConnection(ConnectionBase):
                 core.out.popleft()
         except SendTimeout:
             if self._send_timer is None and self._loop is not None:
-                self._send_timer = self._loop.call_later(_FULL_RETRY_DELAY_S, self._send_later)
+                self._send_timer = self._loop.call_later(FULL_RETRY_DELAY_S, self._send_later)
         except ClosedError:
             pass  # the reader task handles it
 

@@ -21,7 +21,7 @@ from omq.broker.client.connection import ConnectionBase, check_count, check_time
 from omq.broker.client.readers import check_reading
 from omq.broker.client.stream_state import CREDIT_BYTES, StreamState
 from omq.broker.errors import TooLarge
-from omq.broker.protocol import check_name, pack_json, u64
+from omq.broker.protocol import DEFAULT_ACK_TIMEOUT_S, DEFAULT_PREFETCH, check_name, pack_json, u64
 from omq.broker.types import Committed, DurableInfo, Record, Records, TopicInfo
 from omq.types import UNSET, Unset
 
@@ -212,7 +212,9 @@ class Calls(Generic[_Subscription, _Consumer]):
         core = self._connection.core
         return await self._open(lambda: core.subscribe(topic, replay, name, credit), self._make_subscription)
 
-    async def consume(self, topic: str, *, ack_timeout: float = 30.0, credit: int = 100) -> _Consumer:
+    async def consume(
+        self, topic: str, *, ack_timeout: float = DEFAULT_ACK_TIMEOUT_S, credit: int = DEFAULT_PREFETCH
+    ) -> _Consumer:
         """Adds a consumer to a round-robin topic; see `omq.broker.Client.consume`."""
         if isinstance(ack_timeout, bool) or not isinstance(ack_timeout, int | float) or not 0 < ack_timeout < inf:
             raise ValueError(f"ack_timeout={ack_timeout!r}: must be seconds, more than 0, and not for ever")

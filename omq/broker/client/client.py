@@ -11,6 +11,7 @@ from omq.broker.client.readers import BATCH_BYTES, PARTS, ColumnReader, RangeRea
 from omq.broker.client.stream_state import CREDIT_BYTES
 from omq.broker.client.streams import Consumer, Subscription
 from omq.broker.errors import BrokerError
+from omq.broker.protocol import DEFAULT_ACK_TIMEOUT_S, DEFAULT_PREFETCH
 from omq.broker.types import Columns, Committed, DurableInfo, Message, Record, Records, TopicInfo
 from omq.context import Context
 from omq.executor import run_blocking
@@ -289,7 +290,9 @@ class Client(ClosesAtExit):
         """
         return run_blocking(lambda: self._calls.subscribe(topic, replay=replay, name=name, credit=credit))
 
-    def consume(self, topic: str, *, ack_timeout: float = 30.0, credit: int = 100) -> Consumer:
+    def consume(
+        self, topic: str, *, ack_timeout: float = DEFAULT_ACK_TIMEOUT_S, credit: int = DEFAULT_PREFETCH
+    ) -> Consumer:
         """Adds a consumer to a round-robin topic, and returns once the broker has confirmed it.
 
         Args:

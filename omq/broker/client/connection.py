@@ -43,15 +43,16 @@ SESSION_OPTIONS: Final[dict[str, Any]] = {
     "linger": 0,
 }
 
-_MIN_POLL_INTERVAL_S: Final = 0.02  # of a first look at the socket; a lost connection is noticed in between
-_MAX_POLL_INTERVAL_S: Final = 0.25  # of the longest
-_FULL_RETRY_DELAY_S: Final = 0.005  # while the socket takes nothing
-_ACK_BATCH_INTERVAL_S: Final = 0.001  # between acknowledgements that leave together
-_MAX_ACK_DELAY_S: Final = 0.02  # after which they leave in any case
-_MAX_IDLE_POLLS: Final = 25  # times that the thread which sends them finds none before it ends
-_EXIT_TIMEOUT_S: Final = 1.0  # that a program's end waits for what was acknowledged, at most
-RECV_BATCH: Final = 64  #: Messages that are taken from the socket in one turn.
-_MIN_LIFETIME_S: Final = 1.0  # of a connection after which the next attempt is made at once
+RECV_BATCH: Final = 64  #: Messages that are received in one call.
+FULL_RETRY_DELAY_S: Final = 0.005  #: Before the next attempt to send to a full socket.
+ACK_BATCH_INTERVAL_S: Final = 0.001  #: Acknowledgements that follow in less time are sent together.
+#: The first and the longest wait for a message, between which the client looks for a lost connection.
+_MIN_POLL_INTERVAL_S: Final = 0.02
+_MAX_POLL_INTERVAL_S: Final = 0.25
+_MAX_ACK_DELAY_S: Final = 0.02  # after which the ack thread sends acknowledgements in any case
+_MAX_IDLE_POLLS: Final = 25  # after which the ack thread ends
+_EXIT_TIMEOUT_S: Final = 1.0  # for the flush of all clients at the exit of the process
+_MIN_LIFETIME_S: Final = 1.0  # of a connection after whose loss the next attempt is made at once
 
 
 def check_timeout(timeout: float | None) -> float | None:
@@ -444,7 +445,7 @@ class ConnectionBase:
         ack_batch = self.core.add_ack(stream, session, message_id)
         if not self.core.unsent_consumers:
             self.send_out()
-        elif ack_batch or time.monotonic() - self._acks_sent > _ACK_BATCH_INTERVAL_S:
+        elif ack_batch or time.monotonic() - self._acks_sent > ACK_BATCH_INTERVAL_S:
             self.send_acks()
         elif not self._acks_due:
             self._acks_due = True
@@ -683,7 +684,7 @@ class BlockingConnection(ConnectionBase):
             if self.core.is_busy:
                 poll_timeout = self._repeat(poll_timeout)
             if self.core.out:
-                poll_timeout = min(poll_timeout, _FULL_RETRY_DELAY_S)
+                poll_timeout = min(poll_timeout, FULL_RETRY_DELAY_S)
             try:
                 messages = socket.recv_many(RECV_BATCH, timeout=poll_timeout)
             except ReceiveTimeout:

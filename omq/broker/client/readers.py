@@ -22,7 +22,6 @@ BATCH_BYTES: Final = 16 << 20  #: Of the bodies, keys and headers of one `Column
 #: The columns in addition to ids and timestamps.
 PARTS: Final = ("bodies", "keys", "headers")
 READ_BYTES: Final = 2 << 20  #: That one `READ` requests.
-MAX_READ_BYTES: Final = 4 << 20  #: That one `READ` can get; columns request as much.
 
 
 def check_reading(start: int | None, stop: int | None, limit: int | None) -> None:
@@ -70,7 +69,7 @@ class RangeReader:
         self._remaining = limit
         self._strict = whole and start is not None
         few = limit is not None and limit <= BLOCK_RECORDS
-        self._bytes = MAX_READ_BYTES if whole else BLOCK_BYTES if few else READ_BYTES
+        self._bytes = protocol.MAX_RANGE_BYTES if whole else BLOCK_BYTES if few else READ_BYTES
         self._begun = False
         self._at = start or 1  # the next id
         self._end = 0

@@ -256,7 +256,7 @@ class ConsumerState(StreamState):
     command = protocol.CONSUME
 
     def __init__(self, tag: bytes, topic: str, ack_timeout: float, credit: int) -> None:
-        super().__init__(tag, topic, min(credit, protocol.MAX_JOBS))
+        super().__init__(tag, topic, min(credit, protocol.MAX_PREFETCH))
         self.ack_timeout = ack_timeout
         # Recent acknowledgements. The broker may redeliver such messages before it receives the ack, but no more of
         # them than the credit.

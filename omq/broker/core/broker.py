@@ -40,7 +40,7 @@ log = logging.getLogger("omq.broker")
 #: The approximate size of each stage of a commit that waits for room, without its name.
 _STAGE_OVERHEAD_BYTES: Final = 64
 #: Seconds of delivering before the loop serves its connections.
-_TIME_SLICE_S = 0.004
+_DELIVERY_SLICE_S: Final = 0.004
 
 
 class Broker:
@@ -383,7 +383,7 @@ class Broker:
     def _pump_ready(self) -> None:
         """Gives each ready topic a turn, for one time slice; the loop serves its connections between two slices."""
         self._scheduled = False
-        until = time.perf_counter() + _TIME_SLICE_S
+        until = time.perf_counter() + _DELIVERY_SLICE_S
         for topic in tuple(self._ready):
             del self._ready[topic]
             if topic.deleted or self.ended:

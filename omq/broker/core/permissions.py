@@ -17,7 +17,7 @@ from omq.errors import UsageError
 #: Reading a range of ids needs `subscribe`; staging and committing need `publish`.
 Action = Literal["publish", "subscribe", "consume", "create", "delete"]
 ACTIONS: Final[tuple[str, ...]] = get_args(Action)
-EVERYBODY: Final = "*"
+ANY_CLIENT: Final = "*"
 MAX_CACHED: Final = 4096  # pairs of user and topic
 
 
@@ -108,8 +108,8 @@ class Permissions:
 
     def _collect(self, user: str | None, topic: str) -> frozenset[str]:
         # A user who is named "*" gets only the grants to every client.
-        rows = [*self._grants.get(EVERYBODY, ())]
-        if user is not None and user != EVERYBODY:
+        rows = [*self._grants.get(ANY_CLIENT, ())]
+        if user is not None and user != ANY_CLIENT:
             rows += self._grants.get(user, ())
         return frozenset().union(*(may for pattern, may in rows if pattern.fullmatch(topic)))
 

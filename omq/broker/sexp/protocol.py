@@ -22,8 +22,8 @@ from omq.broker.sexp.syntax import Expression, SexpParser, Writable, encode, par
 from omq.errors import EndpointError
 
 VERSIONS: Final = (1, 2)
-NEWEST: Final = VERSIONS[-1]
-REFUSED: Final = -1
+LATEST_VERSION: Final = VERSIONS[-1]
+VERSION_REFUSED: Final = -1
 
 _VERSION: Final = struct.Struct(">q")
 HANDSHAKE_BYTES: Final = _VERSION.size
@@ -228,7 +228,7 @@ _COMMANDS: Final[dict[bytes, tuple[int, Callable[..., Command], tuple[Callable[[
     b"Publish": (2, Publish, (_topic, partial(_atom, what="a body"))),
     b"Create": (2, Create, (_topic, _delivery, _persistence)),
 }
-_NO_COMMAND: Final = (NEWEST + 1, Connect, ())
+_NO_COMMAND: Final = (LATEST_VERSION + 1, Connect, ())
 
 
 def write_command(command: Command) -> bytes:
@@ -480,7 +480,7 @@ class SexpServerProtocol:
 
 
 #: The answer to a client of another version.
-REFUSAL: Final = _VERSION.pack(REFUSED)
+REFUSAL: Final = _VERSION.pack(VERSION_REFUSED)
 
 MAX_MISSED_PINGS: Final = 2  # unanswered pings that end a connection
 
@@ -543,7 +543,7 @@ class SexpClientProtocol:
 
     __slots__ = ("_client", "_in", "_needed", "agreed", "version")
 
-    def __init__(self, client: bytes, version: int = NEWEST) -> None:
+    def __init__(self, client: bytes, version: int = LATEST_VERSION) -> None:
         self._client = client
         self.version = version
         self.agreed = False

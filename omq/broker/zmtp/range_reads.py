@@ -9,15 +9,14 @@ from omq._core.blocks import read_header, slice
 from omq.broker import protocol as p
 from omq.broker.core.topic import Topic
 from omq.broker.errors import Damaged, broker_error
-from omq.store.block_builder import reaching
+from omq.store.block_builder import count_reaching
 from omq.store.errors import DamagedError, StoreError
 from omq.store.interface import Store
 
-#: Limits of one RANGE.
-MAX_RANGE_BYTES: Final = 4 << 20
+#: Blocks in one RANGE.
 _MAX_RANGE_BLOCKS: Final = 1024
 #: Bytes of blocks that one OFFSET_AFTER scans.
-MAX_REACH_BYTES: Final = 32 << 20
+MAX_SCAN_BYTES: Final = 32 << 20
 
 
 class RangeRead(NamedTuple):
@@ -28,7 +27,7 @@ class RangeRead(NamedTuple):
         topic: The topic to read.
         start: The first id.
         stop: The id after the last one; 0 reads to the end.
-        limit: The approximate bytes of records to return, at most `MAX_RANGE_BYTES`.
+        limit: The approximate bytes of records to return, at most `protocol.MAX_RANGE_BYTES`.
     """
 
     tag: bytes
@@ -52,7 +51,7 @@ def offset_after(store: Store, topic: Topic, start: int, stop: int, size: int) -
 
     Returns:
         The offset, and the bytes of records before it. The bytes may be less than *size* before the end: a call scans
-        at most `MAX_REACH_BYTES`, and the caller continues from the offset.
+        at most `MAX_SCAN_BYTES`, and the caller continues from the offset.
 
     Raises:
         BrokerError: The topic cannot be read.
@@ -67,10 +66,10 @@ def offset_after(store: Store, topic: Topic, start: int, stop: int, size: int) -
                     for header, records in reader.blocks(offset, end):
                         first, count, _, length = read_header(header)
                         if scanned + length >= size:
-                            needed = reaching(records, max(size - scanned, 1))
+                            needed = count_reaching(records, max(size - scanned, 1))
                             return first + needed, scanned + len(slice(records, 0, needed))
                         scanned, offset = scanned + length, first + count
-                        if scanned >= MAX_REACH_BYTES:
+                        if scanned >= MAX_SCAN_BYTES:
                             return offset, scanned
                     return end, scanned
                 except DamagedError as error:
@@ -91,7 +90,7 @@ def answer_read(store: Store, read: RangeRead, put: Callable[[tuple[bytes | memo
     Raises:
         BrokerError: The topic cannot be read.
     """
-    limit = min(read.limit, MAX_RANGE_BYTES)
+    limit = min(read.limit, p.MAX_RANGE_BYTES)
     try:
         with store.read(read.topic.id) as reader:
             first, last = reader.first, reader.last

@@ -196,7 +196,7 @@ class ConsumerSink(DeliverySink):
 
     def add_credit(self, more: int) -> None:
         """Adds *more* messages of credit and resumes the delivery; with 0 it only resumes."""
-        self.reader.more(min(more, p.MAX_JOBS - min(self.reader.credit, p.MAX_JOBS)))
+        self.reader.more(min(more, p.MAX_PREFETCH - min(self.reader.credit, p.MAX_PREFETCH)))
 
 
 class ClientSession:
@@ -662,7 +662,7 @@ class ClientSession:
         self._check_new_tag(tag, "CONSUME")
         topic = self.topic(message[2], "consume")
         arguments = p.json_object(message, 3)
-        credit = min(p.whole(arguments, "credit", p.DEFAULT_PREFETCH), p.MAX_JOBS)
+        credit = min(p.whole(arguments, "credit", p.DEFAULT_PREFETCH), p.MAX_PREFETCH)
         timeout = arguments.get("ack_timeout", p.DEFAULT_ACK_TIMEOUT_S)
         if isinstance(timeout, bool) or not isinstance(timeout, int | float):
             raise SyntaxFault(f"ack_timeout must be a number of seconds, not {str(timeout)[:40]!r}")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from omq._core import blocks
 from omq.store.ack_set import AckSet
-from omq.store.block_builder import BlockBuilder, Records, pieces, reaching
+from omq.store.block_builder import BlockBuilder, Records, count_reaching, pieces
 from omq.store.clock import Clock, wall
 from omq.store.errors import DamagedError, NotAllowed, OutOfSpace, StageError, StoreError, TopicFull, UnknownTopic
 from omq.store.interface import (
@@ -554,7 +554,7 @@ class Applier:
         key = block_key(topic.id, block.first)
         try:
             records = block_at(self._transaction, key, self._transaction.get(key))[-1]
-            return min(block.first + reaching(records, excess), topic.last)
+            return min(block.first + count_reaching(records, excess), topic.last)
         except (DamagedError, ValueError):
             return block.first  # the bounds of its records are unknown, so the block is only dropped as a whole
 

@@ -415,7 +415,7 @@ def test_more_credit_than_the_broker_grants_is_given_back_like_what_it_grants(mo
 def test_a_share_asks_for_no_more_than_the_broker_grants():
     core = ready()
     core.consume("t", 30.0, 1 << 40)
-    assert json.loads(core.out.pop()[3])["credit"] == protocol.MAX_JOBS
+    assert json.loads(core.out.pop()[3])["credit"] == protocol.MAX_PREFETCH
 
 
 def test_bodies_are_packed_by_size_and_large_ones_stand_alone():

@@ -463,7 +463,7 @@ async def test_so_many_bytes_reach_to_the_record_that_has_the_last_of_them():
 
 
 async def test_offset_after_scans_a_bounded_size_and_can_be_continued(monkeypatch):
-    monkeypatch.setattr("omq.broker.zmtp.range_reads.MAX_REACH_BYTES", 25)
+    monkeypatch.setattr("omq.broker.zmtp.range_reads.MAX_SCAN_BYTES", 25)
     async with core() as broker:
         session = await prepared(broker)
         for number in range(3):
