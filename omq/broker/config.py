@@ -40,9 +40,9 @@ from omq.broker.settings import (
     SETTINGS,
     InvalidSetting,
     check_topic,
+    dead_letter_cycle,
     dead_letter_of,
-    dead_letter_ring,
-    describe_ring,
+    describe_cycle,
     suggestion,
 )
 from omq.errors import UsageError
@@ -170,16 +170,16 @@ def topic_spec(topic: TopicSpec | str | Mapping[str, Any]) -> TopicSpec:
 
 
 def check_dead_letters(topics: Iterable[TopicSpec]) -> None:
-    """Checks that the dead-letter topics form no ring.
+    """Checks that the dead-letter topics form no cycle.
 
     Raises:
         ConfigError: The dead letters of a topic would return to it.
     """
     targets = {topic.name: dead_letter_of(topic.name, topic.delivery, topic.settings) for topic in topics}
     for name in targets:
-        ring = dead_letter_ring(name, targets.get)
-        if ring is not None:
-            raise ConfigError(f"topic {shown(name)}: {describe_ring(ring)}")
+        cycle = dead_letter_cycle(name, targets.get)
+        if cycle is not None:
+            raise ConfigError(f"topic {shown(name)}: {describe_cycle(cycle)}")
 
 
 _TOPIC_KEYS: Final = ("name", "delivery", "persistence", *SETTINGS)

@@ -25,7 +25,7 @@ _MIN_RETRY_DELAY_S: Final = 0.1
 _MAX_RETRY_DELAY_S: Final = 30.0
 _MAX_SECONDS: Final = 1e12
 _MAX_DELAYS: Final = 100
-_MAX_SHOWN_TOPICS: Final = 8  # of a ring, in an error text
+_MAX_SHOWN_TOPICS: Final = 8  # of a cycle, in an error text
 
 
 def _count(value: object) -> int:
@@ -158,15 +158,15 @@ def default_dead_letter(name: str) -> str:
     return f"{name}.dead"
 
 
-def dead_letter_ring(name: str, target_of: Callable[[str], str | None]) -> list[str] | None:
-    """Finds a ring of dead-letter topics through which a topic's dead letters would return to it.
+def dead_letter_cycle(name: str, target_of: Callable[[str], str | None]) -> list[str] | None:
+    """Finds a cycle of dead-letter topics through which a topic's dead letters would return to it.
 
     Args:
         name: The topic.
         target_of: Returns the dead-letter topic of a topic; `None` if it has none or does not exist.
 
     Returns:
-        The names in the order of the moves, with *name* as the first and the last one; `None` without a ring.
+        The names in the order of the moves, with *name* as the first and the last one; `None` without a cycle.
     """
     chain = [name]
     seen = {name}
@@ -174,15 +174,15 @@ def dead_letter_ring(name: str, target_of: Callable[[str], str | None]) -> list[
         chain.append(target)
         if target == name:
             return chain
-        if target in seen:  # a ring without *name*
+        if target in seen:  # a cycle without *name*
             return None
         seen.add(target)
     return None
 
 
-def describe_ring(ring: list[str]) -> str:
-    """Returns the error text about a ring of dead-letter topics, with a bounded length."""
-    shown = [repr(name[:80]) for name in ring]
+def describe_cycle(cycle: list[str]) -> str:
+    """Returns the error text about a cycle of dead-letter topics, with a bounded length."""
+    shown = [repr(name[:80]) for name in cycle]
     if len(shown) > _MAX_SHOWN_TOPICS:
         shown[_MAX_SHOWN_TOPICS - 1 : -1] = [f"{len(shown) - _MAX_SHOWN_TOPICS} more"]
     return (

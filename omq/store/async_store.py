@@ -56,15 +56,15 @@ class AsyncStore:
         self._log = log
         self._server = server
         self._error = error
-        self._out: list[Write] = []
+        self._unsubmitted: list[Write] = []
         self._outstanding = 0
-        self._news: deque[list[Write] | dict[int, int]] = deque()
-        self._called = False
+        self._results: deque[list[Write] | dict[int, int]] = deque()
+        self._scheduled = False
         self._thread = 0
         self._idle: list[asyncio.Future[None]] = []
-        self._attends = False  # this thread reads `_news` next, so the loop need not be called
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes a thread in `linger`
-        self._lingers = False
+        self._polls = False  # this thread reads `_results` next, so the loop need not be called
+        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes a thread in `wait_results`
+        self._blocks = False
 
     async def open(self, opened: Callable[[Notify, Appended], Store]) -> None:
         """Opens the store in a thread, as it may have much to verify."""
@@ -84,7 +84,7 @@ class AsyncStore:
         await self.drained()
         if hasattr(self, "store"):
             await in_thread(self.store.close)
-            self._arrived()  # writes that failed because the store was closed
+            self._handle_results()  # writes that failed because the store was closed
 
     async def drained(self) -> None:
         """Waits until every submitted write is answered."""
@@ -101,7 +101,7 @@ class AsyncStore:
 
     def submit(self, write: Write, done: Callable[[Any], None]) -> None:
         """Submits a write at the end of this turn. The loop calls *done* with the write once that is finished."""
-        if not self._out:
+        if not self._unsubmitted:
             self._loop.call_soon(self._end_turn)
         self.add(write, done)
 
@@ -109,11 +109,11 @@ class AsyncStore:
         """Adds a write to this turn's. The caller must call `flush` before it yields to the loop."""
         write.context = done
         self._outstanding += 1
-        self._out.append(write)
+        self._unsubmitted.append(write)
 
     def flush(self) -> None:
         """Submits this turn's writes."""
-        out, self._out = self._out, []
+        out, self._unsubmitted = self._unsubmitted, []
         if not out:
             return
         try:
@@ -126,7 +126,7 @@ class AsyncStore:
     def flush_at_once(self, seconds: float, *, allow_wal: bool = False) -> None:
         """Submits this turn's writes, and passes on their results.
 
-        The store writes in this thread if it can; otherwise this thread waits for it (see `linger`).
+        The store writes in this thread if it can; otherwise this thread waits for it (see `wait_results`).
 
         Args:
             seconds: The longest wait.
@@ -134,42 +134,42 @@ class AsyncStore:
         """
         if not self._write_here(allow_wal=allow_wal):
             self.flush()
-            self.linger(seconds)
+            self.wait_results(seconds)
 
     def _end_turn(self) -> None:
         # A single ack takes less time here than its way to the store's thread, which would then compete for the GIL.
-        if len(self._out) != 1 or type(self._out[0]) is not Acknowledge or not self._write_here():
+        if len(self._unsubmitted) != 1 or type(self._unsubmitted[0]) is not Acknowledge or not self._write_here():
             self.flush()
 
     def _write_here(self, *, allow_wal: bool = False) -> bool:
         """Writes this turn's writes in this thread; returns whether the store could."""
-        out = self._out
+        out = self._unsubmitted
         if not out or self._outstanding != len(out):
             return False
-        self._out, self._attends = [], True
+        self._unsubmitted, self._polls = [], True
         try:
             done = self.store.write_at_once(out, allow_wal=allow_wal)
         except StoreError:
             done = False  # `flush` reports the error
         finally:
-            self._attends = False
+            self._polls = False
         if not done:
-            self._out = out
-        if self._news:
-            self._arrived()
+            self._unsubmitted = out
+        if self._results:
+            self._handle_results()
         return done
 
     def catch_up(self) -> None:
         """Applies the write-ahead log of the store in this thread, and passes on the results."""
-        self._attends = True
+        self._polls = True
         try:
             self.store.catch_up()
         finally:
-            self._attends = False
-        if self._news:
-            self._arrived()
+            self._polls = False
+        if self._results:
+            self._handle_results()
 
-    def linger(self, seconds: float) -> None:
+    def wait_results(self, seconds: float) -> None:
         """Blocks this thread until the store returns results, and passes them on.
 
         An idle loop receives a commit sooner this way than through its selector.
@@ -179,17 +179,17 @@ class AsyncStore:
         """
         if not self._outstanding:
             return
-        while not self._bell.empty():  # left from an earlier call
-            self._bell.get()
-        self._lingers = self._attends = True
+        while not self._wakeups.empty():  # left from an earlier call
+            self._wakeups.get()
+        self._blocks = self._polls = True
         try:
-            if not self._news:
+            if not self._results:
                 with suppress(queue.Empty):
-                    self._bell.get(timeout=seconds)
+                    self._wakeups.get(timeout=seconds)
         finally:
-            self._lingers = self._attends = False
-        if self._news:  # results that came while `_attends` was true have scheduled no call
-            self._arrived()
+            self._blocks = self._polls = False
+        if self._results:  # results that came while `_polls` was true have scheduled no call
+            self._handle_results()
 
     async def do(self, write: _Write) -> _Write:
         """Submits a write and waits for it.
@@ -213,27 +213,27 @@ class AsyncStore:
 
     def _notify(self, writes: list[Write]) -> None:
         """Called by the store, in any thread."""
-        self._news.append(writes)
-        self._call()
+        self._results.append(writes)
+        self._schedule()
 
     def _appended(self, grown: dict[int, int]) -> None:
         """Called by the store, in any thread."""
-        self._news.append(grown)
-        self._call()
+        self._results.append(grown)
+        self._schedule()
 
-    def _call(self) -> None:
-        if self._attends:
-            if self._lingers:
-                self._bell.put(None)
+    def _schedule(self) -> None:
+        if self._polls:
+            if self._blocks:
+                self._wakeups.put(None)
             return
-        # `_arrived` clears the flag before it reads the news, so none stays unread.
-        if self._called:
+        # `_handle_results` clears the flag before it reads the results, so none stays unread.
+        if self._scheduled:
             return
-        self._called = True
+        self._scheduled = True
         if threading.get_ident() == self._thread:
-            self._loop.call_soon(self._arrived)
+            self._loop.call_soon(self._handle_results)
         else:
-            self._loop.call_soon_threadsafe(self._arrived)
+            self._loop.call_soon_threadsafe(self._handle_results)
 
     @property
     def full(self) -> bool:
@@ -264,11 +264,11 @@ class AsyncStore:
             self._log.warning("the disk has space again: publishes are accepted")
             self._full = False
 
-    def _arrived(self) -> None:
-        self._called = False
-        news = self._news
-        while news:
-            item = news.popleft()
+    def _handle_results(self) -> None:
+        self._scheduled = False
+        results = self._results
+        while results:
+            item = results.popleft()
             if isinstance(item, dict):
                 self._grown(item)
                 continue

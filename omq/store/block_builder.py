@@ -55,7 +55,7 @@ class BlockBuilder:
         self.size = len(records)
         self.parts: list[Records] = [records]
 
-    def takes(self, records: Records) -> bool:
+    def has_room(self, records: Records) -> bool:
         """Returns whether the records fit into the block."""
         return self.size + len(records) <= BLOCK_BYTES
 

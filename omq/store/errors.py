@@ -74,7 +74,7 @@ class StageError(StoreError):
         self.text = text
         self.stage = stage
 
-    def without(self, prefix: bytes) -> str:
+    def text_without(self, prefix: bytes) -> str:
         """Returns the text with the name that the client gave the stage, which is without a prefix."""
         return self.text.replace("{}", _shown(self.stage.removeprefix(prefix)))
 
@@ -114,7 +114,7 @@ class DamagedError(StoreError):
 _Error = TypeVar("_Error", bound=BaseException)
 
 
-def bare(error: _Error) -> _Error:
+def without_traceback(error: _Error) -> _Error:
     """Returns an error without its tracebacks and those of its causes and contexts.
 
     Tracebacks refer to frames, whose read transactions a kept error would keep open.

@@ -23,7 +23,7 @@ from omq.store.errors import (
     StoreError,
     TopicFull,
     UnknownTopic,
-    bare,
+    without_traceback,
 )
 from omq.store.interface import (
     MAX_ANSWERS,
@@ -62,13 +62,13 @@ COMPACTION_BLOCKS: Final = 256  # dropped blocks after which a topic's lists are
 class Block:
     """A block of records."""
 
-    __slots__ = ("count", "first", "records", "timestamp", "when")
+    __slots__ = ("count", "first", "records", "stored_at", "timestamp")
 
     def __init__(self, first: int, count: int, records: Records) -> None:
         self.first = first
         self.count = count
         self.timestamp = wall()
-        self.when = uptime()
+        self.stored_at = uptime()
         self.records = records
 
 
@@ -114,7 +114,7 @@ class MemoryTopic:
         self.bytes = 0
         self.firsts: list[int] = []  # first ids of `blocks`, dropped ones included
         self.blocks: list[Block | None] = []
-        self.gone = 0  # dropped blocks at the head of both lists
+        self.dropped = 0  # dropped blocks at the head of both lists
         self.open: BlockBuilder | None = None
         self.producers: dict[bytes, MemoryProducer] = {}  # in the order of their last append
         self.cursors: dict[str, int] = {}
@@ -149,7 +149,7 @@ class MemoryTopic:
         """Appends records and returns the first id. They can be read after `seal`."""
         first = self.last + 1
         for piece, number in pieces(records, count):
-            if self.open is not None and self.open.takes(piece):
+            if self.open is not None and self.open.has_room(piece):
                 self.open.add(piece, number)
             else:
                 self.seal()
@@ -169,15 +169,15 @@ class MemoryTopic:
 
     def drop_oldest(self) -> None:
         """Drops the oldest block."""
-        block = self.blocks[self.gone]
+        block = self.blocks[self.dropped]
         assert block is not None
-        self.blocks[self.gone] = None
-        self.gone += 1
+        self.blocks[self.dropped] = None
+        self.dropped += 1
         self.bytes -= len(block.records)
         self.first = max(self.first, block.first + block.count)
-        if self.gone >= COMPACTION_BLOCKS and self.gone * 2 >= len(self.blocks):
-            del self.blocks[: self.gone], self.firsts[: self.gone]
-            self.gone = 0
+        if self.dropped >= COMPACTION_BLOCKS and self.dropped * 2 >= len(self.blocks):
+            del self.blocks[: self.dropped], self.firsts[: self.dropped]
+            self.dropped = 0
 
     def retain(self, max_memory: int) -> None:
         """Drops the records that the topic's settings do not retain."""
@@ -190,15 +190,15 @@ class MemoryTopic:
         most = settings.get("max_bytes") if bounded else None
         oldest = uptime() - int(settings["max_age"] * 1e6) if settings.get("max_age") else 0
         below = self.ack_set.watermark + 1 if self.delivery == "round_robin" else 0
-        while self.gone < len(self.blocks):
-            block = self.blocks[self.gone]
+        while self.dropped < len(self.blocks):
+            block = self.blocks[self.dropped]
             assert block is not None
             if most and self.bytes > most:
                 excess = self.bytes - most
                 number = block.count if excess >= len(block.records) else count_reaching(block.records, excess)
                 self.first = max(self.first, min(block.first + number, self.last))
-            too_much = bounded and not most and self.bytes > max_memory and self.gone < len(self.blocks) - 1
-            if not (too_much or block.when < oldest or block.first + block.count <= max(self.first, below)):
+            too_much = bounded and not most and self.bytes > max_memory and self.dropped < len(self.blocks) - 1
+            if not (too_much or block.stored_at < oldest or block.first + block.count <= max(self.first, below)):
                 break
             self.drop_oldest()
         if self.delivery == "round_robin":
@@ -206,7 +206,7 @@ class MemoryTopic:
 
     def block_of(self, id: int) -> Block | None:
         """Returns the block that holds an id, or the first one after it."""
-        index = max(bisect_right(self.firsts, id) - 1, self.gone)
+        index = max(bisect_right(self.firsts, id) - 1, self.dropped)
         while index < len(self.blocks):
             block = self.blocks[index]
             if block is not None and block.first + block.count > id:
@@ -248,28 +248,29 @@ class MemoryTopics:
 
     Args:
         max_memory: The bytes that a topic without `max_bytes` keeps.
-        allowed: Called with a topic id and an id of a record; returns whether ids up to that are reserved. Never waits.
-        ask: Called with the same to reserve ids; `go_on` follows once they are reserved.
+        may_assign: Called with a topic id and an id of a record; returns whether ids up to that are reserved. It does
+            not wait.
+        request_ids: Called with the same to reserve ids; `resume` follows once they are reserved.
     """
 
     def __init__(
         self,
         max_memory: int,
-        allowed: Callable[[int, int], bool] = lambda topic_id, last: True,
-        ask: Callable[[int, int], None] = lambda topic_id, last: None,
+        may_assign: Callable[[int, int], bool] = lambda topic_id, last: True,
+        request_ids: Callable[[int, int], None] = lambda topic_id, last: None,
     ) -> None:
         self.lock = threading.RLock()
         self.topics: dict[int, MemoryTopic] = {}
         self.stats = Stats()
         self._max_memory = max_memory
-        self._allowed = allowed
-        self._ask = ask
+        self._may_assign = may_assign
+        self._request_ids = request_ids
         self._waiting: list[Write] = []  # writes that wait for reserved ids, and those submitted after them
         #: Uptime of its creation, topic id, and records with their count by sequence, of each stage.
         self._stages: dict[bytes, tuple[int, int, dict[int, tuple[Records, int]]]] = {}
         #: `CommitStages.published` and `names` of each commit.
         self._commits: dict[bytes, tuple[list[tuple[bytes, int, int, int]], dict[int, str]]] = {}
-        self._does: dict[type, Callable[[Any], None]] = {
+        self._handlers: dict[type, Callable[[Any], None]] = {
             Append: self._append,
             MoveAppend: self._append,
             MoveAck: self._acknowledge,
@@ -288,7 +289,7 @@ class MemoryTopics:
         """Applies writes; returns the finished ones, and the last ids of the topics that have grown.
 
         It does not wait for ids to be reserved, as the broker's event loop and the writer that reserves them call it.
-        The writes that need these ids, and all after them, are applied by `go_on`.
+        The writes that need these ids, and all after them, are applied by `resume`.
         """
         with self.lock:
             if self._waiting:
@@ -296,7 +297,7 @@ class MemoryTopics:
                 return [], {}
             return self._apply(list(writes), None)
 
-    def go_on(self, error: BaseException | None) -> tuple[list[Write], dict[int, int]]:
+    def resume(self, error: BaseException | None) -> tuple[list[Write], dict[int, int]]:
         """Applies the writes that waited for ids. With an `error`, those that still have none fail with it."""
         with self.lock:
             waiting, self._waiting = self._waiting, []
@@ -311,21 +312,21 @@ class MemoryTopics:
                 if topic is None:
                     continue
                 before.setdefault(id, topic.last)
-                if count and not self._allowed(id, topic.last + count):
+                if count and not self._may_assign(id, topic.last + count):
                     if refusal is not None:
                         write.error = refusal
                         break
                     self._waiting = writes[index:]
                     writes = writes[:index]
-                    self._ask(id, topic.last + count)
+                    self._request_ids(id, topic.last + count)
                     break
             if self._waiting:
                 break
             if write.error is None:
                 try:
-                    self._does[type(write)](write)
+                    self._handlers[type(write)](write)
                 except StoreError as error:
-                    write.error = bare(error)
+                    write.error = without_traceback(error)
             write.done = True
             if type(write) is MakeTopic:
                 made.add(write.topic_id)
@@ -561,7 +562,7 @@ class MemoryStore:
         self._notify = notify
         self._appended = appended
         self._engine = MemoryTopics(max_memory)
-        self._engine._does[MakeTopic] = self._make
+        self._engine._handlers[MakeTopic] = self._make
         self._next_id = 1
         self._closed = False
 

@@ -90,7 +90,7 @@ class RangeReader:
         if self._request is None:
             return None
         await connection.finish(self._request, connection.deadline())
-        found = connection.run_locked(self._go_on)
+        found = connection.run_locked(self._next_request)
         return list(zip(found[::2], found[1::2], strict=True))
 
     def _begin(self, topic: TopicInfo) -> None:
@@ -111,7 +111,7 @@ class RangeReader:
             parts = self._topic.encode(), u64(start), u64(self._end), u32(self._bytes)
             self._request = self._connection.core.request(protocol.READ, *parts)
 
-    def _go_on(self) -> list[bytes]:
+    def _next_request(self) -> list[bytes]:
         """Returns the received headers and records in turn, and requests the next ones."""
         assert self._request is not None
         answer = self._request.result()

@@ -24,10 +24,10 @@ from omq.broker.protocol import DEFAULT_ACK_TIMEOUT_S, DEFAULT_PREFETCH, check_n
 from omq.broker.settings import (
     InvalidSetting,
     check_topic,
+    dead_letter_cycle,
     dead_letter_of,
-    dead_letter_ring,
     default_dead_letter,
-    describe_ring,
+    describe_cycle,
 )
 from omq.serving.extras import missing_extra
 from omq.store.async_store import AsyncStore
@@ -189,9 +189,9 @@ class Broker:
         if topic is not None:
             _compare(topic, delivery, persistence, checked)
             return topic
-        ring = dead_letter_ring(name, lambda one: target if one == name else self._target_of(one))
-        if ring is not None:
-            raise TopicError(f"topic {name!r}: {describe_ring(ring)}")
+        cycle = dead_letter_cycle(name, lambda one: target if one == name else self._target_of(one))
+        if cycle is not None:
+            raise TopicError(f"topic {name!r}: {describe_cycle(cycle)}")
         change = self._changing[name] = self.loop.create_future()
         self._pending_targets[name] = target
         try:
@@ -215,7 +215,7 @@ class Broker:
             await self.store.do(DeleteTopic(refused.topic_id))
             return
         topic = self.topic(name)
-        # A topic that is created meanwhile may not close a ring with it: the deletion may fail.
+        # A topic that is created meanwhile may not close a cycle with it: the deletion may fail.
         self._pending_targets[name] = self._target_of(name)
         del self.topics[name]
         topic.deleted = True

@@ -603,7 +603,7 @@ class ClientSession:
             return None
         if isinstance(error, NotAllowed):
             return self._denied("publish", self._name_of(error.topic_id))
-        return WrongState(error.without(self._prefix)) if isinstance(error, StageError) else broker_error(error)
+        return WrongState(error.text_without(self._prefix)) if isinstance(error, StageError) else broker_error(error)
 
     def _name_of(self, topic_id: int) -> str:
         topic = self.broker.topic_of(topic_id)

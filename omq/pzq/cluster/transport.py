@@ -34,7 +34,7 @@ GATHER_TIMEOUT_S: Final = 0.02
 MAX_WAITING_BYTES: Final = 64 << 20  # of replicas for a peer; later ones are dropped, and asked about again
 LOG_INTERVAL_S: Final = 1.0  # between two warnings
 
-Complain = Callable[[str], None]
+Warn = Callable[[str], None]
 Acked = Callable[[str, Sequence[str]], None]
 
 
@@ -76,24 +76,24 @@ class PeerTransport:
             "reconnect_interval": min(0.1, self._settings.timeout / 10),
             "connect_timeout": max(1.0, self._settings.timeout / 2),
         }
-        self._in = omq.SUB(
+        self._sub = omq.SUB(
             max_message_size=MAX_BROADCAST_BYTES, max_parts=64, recv_hwm=10_000, security=security, linger=0
         )
-        self._sockets.append(self._in)
-        self._events = ConnectionEvents(self._in, self._happened, log)
-        self._in.subscribe(CLUSTER)
-        self._in.bind(self._settings.name)
-        self._out = omq.PUB(send_hwm=100_000, security=as_client, linger=0.2, **options)
-        self._sockets.append(self._out)
+        self._sockets.append(self._sub)
+        self._events = ConnectionEvents(self._sub, self._on_event, log)
+        self._sub.subscribe(CLUSTER)
+        self._sub.bind(self._settings.name)
+        self._pub = omq.PUB(send_hwm=100_000, security=as_client, linger=0.2, **options)
+        self._sockets.append(self._pub)
         self._events.start("omq pzq: connections of broadcast")
         self._run(self._listen(), "broadcast")
         for peer, receive in self._settings.peers.items():
-            self._out.connect(peer)
+            self._pub.connect(peer)
             dealer = omq.DEALER(security=as_client, linger=0, send_hwm=16, **options)
             self._sockets.append(dealer)
             dealer.connect(receive)
             self._run(self._streams[peer].send(dealer), f"replicas to {peer}")
-            self._run(self._streams[peer].receive_answers(dealer, self._acked, self._complain), f"answers of {peer}")
+            self._run(self._streams[peer].receive_answers(dealer, self._acked, self._warn), f"answers of {peer}")
 
     def _run(self, loop: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.append(asyncio.create_task(loop, name=f"omq pzq: {name}"))
@@ -118,7 +118,7 @@ class PeerTransport:
     def broadcast(self, kind: str, body: dict[str, Any]) -> None:
         """Sends a message to all nodes (see `omq.pzq.cluster` for all kinds)."""
         with suppress(ClosedError):
-            self._out.send_multipart_nowait((CLUSTER, kind.encode(), json.dumps(body, separators=(",", ":")).encode()))
+            self._pub.send_multipart_nowait((CLUSTER, kind.encode(), json.dumps(body, separators=(",", ":")).encode()))
 
     def has_room(self, peer: str) -> bool:
         """Returns whether a replica may be sent to a peer now. A slow peer must not fill the memory."""
@@ -134,7 +134,7 @@ class PeerTransport:
 
     # ------------------------------------------------------------------ receiving
 
-    def _happened(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         log_connection(log, "broadcast", event)
         if event.peer is None:
             return
@@ -144,12 +144,12 @@ class PeerTransport:
             if self._settings.admits(event.remote_address):
                 self._nodes.add(event.peer.since)
             else:
-                self._complain(f"{event.remote_address} is not a node of this cluster: its broadcasts are ignored")
+                self._warn(f"{event.remote_address} is not a node of this cluster: its broadcasts are ignored")
 
     async def _listen(self) -> None:
         while True:
             try:
-                message = await self._in.recv_message()
+                message = await self._sub.recv_message()
             except ClosedError:
                 return
             self._events.handle()
@@ -158,11 +158,11 @@ class PeerTransport:
             try:
                 self._on_broadcast(message.parts[1:])
             except (ValueError, TypeError, KeyError, IndexError) as wrong:
-                self._complain(f"ignoring an invalid broadcast: {', '.join(map(shown, message.parts[:4]))}: {wrong}")
+                self._warn(f"ignoring an invalid broadcast: {', '.join(map(shown, message.parts[:4]))}: {wrong}")
             except Exception:
                 log.exception("cannot handle a broadcast")
 
-    def _complain(self, text: str) -> None:
+    def _warn(self, text: str) -> None:
         if self._warning_log.passes():
             log.warning("cluster: %s", text)
 
@@ -185,14 +185,14 @@ class _ReplicaStream:
         self._waiting: deque[tuple[str, ReplicaBatch]] = deque()  # with the owner of the messages
         self._unanswered: dict[bytes, tuple[float, list[Keys]]] = {}  # when sent, and the messages, by id
         self._number = 0  # of the last message
-        self._wanted = asyncio.Event()
+        self._added = asyncio.Event()
         self._answered = asyncio.Event()
 
     def put(self, origin: str, batch: ReplicaBatch) -> None:
         """Adds messages of an owner."""
         self._waiting.append((origin, batch))
         self.bytes += len(batch.records)
-        self._wanted.set()
+        self._added.set()
 
     def clear(self) -> None:
         """Drops all of them."""
@@ -203,8 +203,8 @@ class _ReplicaStream:
     async def send(self, dealer: Any) -> None:
         """Sends the replicas that were added."""
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
+            await self._added.wait()
+            self._added.clear()
             while self._waiting:
                 if len(self._unanswered) >= MAX_UNANSWERED:
                     await self._gather()
@@ -240,7 +240,7 @@ class _ReplicaStream:
         self._unanswered[id] = time.monotonic(), keys
         return [id, REPLICAS + origin.encode(), b"", *frames]
 
-    async def receive_answers(self, dealer: Any, acked: Acked, complain: Complain) -> None:
+    async def receive_answers(self, dealer: Any, acked: Acked, warn: Warn) -> None:
         """Reports the messages that the peer has acknowledged."""
         while True:
             frames = await dealer.recv_multipart()
@@ -249,7 +249,7 @@ class _ReplicaStream:
             _, runs = self._unanswered.pop(frames[0], (0.0, []))
             self._answered.set()
             if frames[1] != STORED:
-                complain(f"{self._peer} refuses replicas: {frames[-1].decode(errors='backslashreplace')[:200]}")
+                warn(f"{self._peer} refuses replicas: {frames[-1].decode(errors='backslashreplace')[:200]}")
             else:
                 for keys in runs:
                     acked(self._peer, keys)

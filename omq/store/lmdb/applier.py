@@ -306,7 +306,7 @@ class Applier:
         self._check_ids(topic, last)
         for piece, number in pieces(records, count):
             block = topic.open
-            if block is not None and block.takes(piece):
+            if block is not None and block.has_room(piece):
                 block.add(piece, number)
             else:
                 self._flush(topic)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import lmdb
 
 from omq.store.ack_set import AckSet
-from omq.store.errors import DamagedError, StageError, StoreClosed, StoreError, UnknownTopic, bare
+from omq.store.errors import DamagedError, StageError, StoreClosed, StoreError, UnknownTopic, without_traceback
 from omq.store.interface import (
     MAX_MEMORY_BYTES,
     AbortStage,
@@ -242,9 +242,9 @@ class LmdbStore:
 
     def _skip_lost_ids(self, lost: bool, older: bool) -> None:
         """Skips the ids that may have been assigned and are not in the environment."""
-        go_on = opening.next_ids(self._directory, self._catalog, self._usable_topics(), lost=lost, older=older)
+        next_ids = opening.next_ids(self._directory, self._catalog, self._usable_topics(), lost=lost, older=older)
         skips: list[SkipIds] = []
-        for id, last in go_on.skips.items():
+        for id, last in next_ids.skips.items():
             topic = self._catalog.topics[id]
             if topic.persistence == "transient":
                 self._open_topic(topic, last)
@@ -256,10 +256,10 @@ class LmdbStore:
             if skip.error is not None:  # for want of space, for example: ids would be assigned again
                 log.critical("the store takes no writes: %s", skip.error)
                 self._fail(skip.error)
-        if go_on.reserved or go_on.next_topic:
+        if next_ids.reserved or next_ids.next_topic:
             # Without space, the topics' next appends reserve ids.
             with contextlib.suppress(StoreError):
-                self._reserve_now(go_on.reserved, go_on.next_topic)
+                self._reserve_now(next_ids.reserved, next_ids.next_topic)
 
     def _replay(self, topics: dict[int, StoredTopic], lost: bool) -> None:
         """Replays the write-ahead log that a crashed process has left."""
@@ -342,7 +342,7 @@ class LmdbStore:
                 if write.error is not None and not isinstance(write.error, UnknownTopic):
                     self._unpurged.add(write.topic_id)
             elif isinstance(write, ReserveTransientIds):
-                self._return_done(*self._memory.go_on(write.error))
+                self._return_done(*self._memory.resume(write.error))
             elif write.context is not None:
                 write.context.set()
             return True
@@ -419,7 +419,7 @@ class LmdbStore:
             self._appended(grown)
 
     def _return_write(self, write: Write, error: BaseException | None) -> bool:
-        write.error, write.done = error and bare(error), True
+        write.error, write.done = error and without_traceback(error), True
         self._notify([write])
         return True
 
@@ -430,7 +430,7 @@ class LmdbStore:
                 return
             self._broken = error
         for writer in self._writers.values():
-            writer.break_off(error)
+            writer.abort(error)
 
     # Store
 
@@ -440,7 +440,7 @@ class LmdbStore:
 
     @property
     def full(self) -> bool:
-        return self._writers["weak"].has_pending or any(writer.short for writer in self._writers.values())
+        return self._writers["weak"].has_pending or any(writer.out_of_space for writer in self._writers.values())
 
     def submit(self, write: Write) -> None:
         with self._submitting:
@@ -507,7 +507,7 @@ class LmdbStore:
                         if self._has(b"G" + write.stage, self._strong, self._weak):
                             write.error = StageError(ANOTHER_KIND, write.stage)
                     except StoreError as error:
-                        write.error = bare(error)
+                        write.error = without_traceback(error)
         done, grown = self._memory.apply(mine) if mine else ([], {})
         self._return_done(lost + done, grown)
 
@@ -647,7 +647,7 @@ class LmdbStore:
             writer.environment.allocate_reserve()
             applier = writer.applier
             ages = any(topic.settings.get("max_age") for topic in list(applier.topics.values()))
-            if writer.has_pending or writer.short or applier.has_deletions or ages:
+            if writer.has_pending or writer.out_of_space or applier.has_deletions or ages:
                 writer.submit(ApplyRetention())
             if hour:
                 writer.submit(ExpireState())
@@ -677,7 +677,7 @@ class LmdbStore:
                 )
 
     def _flush_failed(self, error: BaseException) -> None:
-        self._writers["weak"].break_off(error)
+        self._writers["weak"].abort(error)
 
     def _record_damage(self, error: DamagedError) -> None:
         """Logs and quarantines damage that a reader has found."""

@@ -11,7 +11,7 @@ from typing import Final
 
 import lmdb
 
-from omq.store.errors import OutOfSpace, StoreClosed, StoreError, StoreFailed, UnknownTopic, bare
+from omq.store.errors import OutOfSpace, StoreClosed, StoreError, StoreFailed, UnknownTopic, without_traceback
 from omq.store.interface import Append, Appended, Notify, Stage, Stats, Write
 from omq.store.internal import ApplyRetention, ExpireState, LoggedAppend, PendingAppend
 from omq.store.lmdb.applier import Applier
@@ -105,7 +105,7 @@ class _Group:
         self.last = False
         self._room = room
 
-    def takes(self, write: Write | None) -> bool:
+    def add(self, write: Write | None) -> bool:
         """Adds a write, or the end (`None`); returns whether there is room for another write."""
         if write is None:
             self.last = True
@@ -143,7 +143,7 @@ class CommitDelay:
         self._records = records
         self._until = now + min(MAX_DELAY_RATIO * seconds, MAX_COMMIT_DELAY_S)
 
-    def waits_for(self, came: int, now: float) -> tuple[int, float]:
+    def next_wait(self, came: int, now: float) -> tuple[int, float]:
         """Returns the number of records that the next commit waits for, and the longest wait in seconds.
 
         Args:
@@ -158,7 +158,7 @@ class CommitDelay:
         self._skipped = 0
         return self._records + came, self._until - now
 
-    def waited(self, paid: bool) -> None:
+    def record_wait(self, paid: bool) -> None:
         """Takes the result of a delay: whether the expected number of records came in time."""
         self._skips = 0 if paid else min(2 * self._skips + 1, MAX_SKIPPED_COMMITS)
 
@@ -184,7 +184,7 @@ class Writer:
             under the ids of their answers. There is at most one group: while there are any, further appends are
             answered after their commit.
         has_pending: There are pending appends.
-        short: True after messages were refused for want of space, until there is space again.
+        out_of_space: True after messages were refused for want of space, until there is space again.
         lost: The number of answered appends that were never written.
     """
 
@@ -206,7 +206,7 @@ class Writer:
         self.applier = applier
         self.broken: BaseException | None = None
         self.pending: list[PendingAppend] = []
-        self.has_pending = self.short = False
+        self.has_pending = self.out_of_space = False
         self.lost = 0
         self.latency = Latency()
         self.commits = self.full = self.appended = self.appended_bytes = self.duplicates = 0
@@ -272,7 +272,7 @@ class Writer:
         self._queue.put(None)
         self._thread.join()
 
-    def break_off(self, error: BaseException) -> None:
+    def abort(self, error: BaseException) -> None:
         """Refuses all further writes, after an error here or in another environment."""
         if self.broken is None:
             self.broken = error
@@ -305,7 +305,7 @@ class Writer:
     def _log(self, group: list[Write]) -> int:
         """Puts the leading small appends of a group into the write-ahead log and answers them; returns their number."""
         wal, logged = self.wal, 0
-        if wal is None or self.broken is not None or self.short or self._full_reason:
+        if wal is None or self.broken is not None or self.out_of_space or self._full_reason:
             return 0
         for write in group:
             if type(write) is not Append or len(write.records) > MAX_WRITE_BYTES:
@@ -339,10 +339,10 @@ class Writer:
         """Waits for a write; returns it with the writes that are queued or expected soon."""
         group = _Group(self._group_bytes)
         idle = self._queue.empty()
-        more = group.takes(self._queue.get())
+        more = group.add(self._queue.get())
         try:
             while more:
-                more = group.takes(self._queue.get(block=False))
+                more = group.add(self._queue.get(block=False))
         except queue.Empty:
             if self.strong:
                 self._await_more(group, 0 if idle else group.records)
@@ -359,17 +359,17 @@ class Writer:
         if group.size >= MAX_DELAYED_BYTES:
             return
         now = time.perf_counter()
-        wanted, seconds = self._delay.waits_for(came, now)
+        wanted, seconds = self._delay.next_wait(came, now)
         if wanted <= group.records:
             return
         more = True
         try:
             while more and group.records < wanted and group.size < MAX_DELAYED_BYTES:
-                more = group.takes(self._queue.get(timeout=max(0.0, now + seconds - time.perf_counter())))
+                more = group.add(self._queue.get(timeout=max(0.0, now + seconds - time.perf_counter())))
         except queue.Empty:
-            self._delay.waited(paid=False)
+            self._delay.record_wait(paid=False)
         else:
-            self._delay.waited(paid=True)
+            self._delay.record_wait(paid=True)
 
     def _write(self, group: list[Write]) -> None:
         """Writes a group, in parts if it cannot be written as a whole."""
@@ -385,8 +385,8 @@ class Writer:
             self._try(group)
             if not size:
                 self._sync_next = 0.0  # the group may have freed pages
-            if self.short and (size or (not self.applier.has_backlog and self._fits(GROUP_BYTES // 16))):
-                self.short = False
+            if self.out_of_space and (size or (not self.applier.has_backlog and self._fits(GROUP_BYTES // 16))):
+                self.out_of_space = False
         except lmdb.MapFullError:
             try:
                 self.environment.grow()
@@ -448,7 +448,7 @@ class Writer:
                 try:
                     applier.apply(write)
                 except StoreError as error:
-                    write.error = bare(error)
+                    write.error = without_traceback(error)
             applier.finish()
             if strong:
                 self.environment.check_path_cheaply()
@@ -493,7 +493,7 @@ class Writer:
             with self.environment.read() as reading:
                 self.applier.rollback(reading)
         except Exception as error:
-            self.break_off(error)  # LMDB cannot read its file any more
+            self.abort(error)  # LMDB cannot read its file any more
 
     def _async_appends(self, group: list[Write]) -> list[Write]:
         """Returns the appends to async topics that have succeeded: they are answered before the commit."""
@@ -591,11 +591,11 @@ class Writer:
         growing = [write for write in group if isinstance(write, SPACE_TAKING)]
         self._keep_pending([write for write in growing if write.done])
         self._fail_writes([write for write in growing if not write.done], error)
-        self.short = self.short or bool(growing)
+        self.out_of_space = self.out_of_space or bool(growing)
         return [write for write in group if not isinstance(write, SPACE_TAKING)]
 
     def _break(self, group: list[Write], error: BaseException) -> None:
         """Stops all writes after a failed write or sync: the state of the disk is unknown, so it is never retried."""
         log.critical("%s: a write failed, the store takes no more: %s", self.environment.directory, error)
-        self.break_off(error)
+        self.abort(error)
         self._fail_writes(group, self._refusal())

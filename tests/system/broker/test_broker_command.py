@@ -293,12 +293,12 @@ def test_a_topic_that_is_there_with_other_settings_is_named(tmp_path: Path) -> N
 @pytest.mark.parametrize("stored", [False, True])
 def test_work_queues_that_are_each_others_dead_letter_topics_are_refused(tmp_path: Path, stored: bool) -> None:
     settings = "round-robin:strong:max_messages=2:overflow=drop-oldest:dead_letter="
-    ring = [("--topic", f"t:{settings}u"), ("--topic", f"u:{settings}t")]
+    cycle = [("--topic", f"t:{settings}u"), ("--topic", f"u:{settings}t")]
     if stored:
-        with broker(tmp_path, tmp_path / "data", *ring.pop(0)) as command:
+        with broker(tmp_path, tmp_path / "data", *cycle.pop(0)) as command:
             command.serving()
             assert command.end() == 0
-    with broker(tmp_path, tmp_path / "data", *(word for topic in ring for word in topic)) as command:
+    with broker(tmp_path, tmp_path / "data", *(word for topic in cycle for word in topic)) as command:
         assert command.ended() == 2
         assert "its dead letters would come back to it" in command.log
         assert "another dead_letter" in command.log

@@ -219,13 +219,13 @@ def test_the_forms_of_a_topic() -> None:
             topic_spec(value)
 
 
-RING = ("a:round-robin:weak:dead_letter=b", "b:round-robin:weak:dead_letter=c", "c:round-robin:weak:dead_letter=a")
+CYCLE = ("a:round-robin:weak:dead_letter=b", "b:round-robin:weak:dead_letter=c", "c:round-robin:weak:dead_letter=a")
 
 
 def test_topics_that_are_each_others_dead_letter_topics_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"topic \"a\": .* 'a' -> 'b' -> 'c' -> 'a'; give one of these"):
-        Server(memory=True, topics=RING)
-    Server(memory=True, topics=RING[:2])
+        Server(memory=True, topics=CYCLE)
+    Server(memory=True, topics=CYCLE[:2])
 
 
 def test_limits_and_heartbeat(tmp_path: Path) -> None:

@@ -60,17 +60,17 @@ def test_a_full_disk_and_its_end_are_logged_once(
         assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
 
 
-async def test_linger_returns_results_within_the_turn(tmp_path: Path) -> None:
+async def test_wait_results_returns_within_the_turn(tmp_path: Path) -> None:
     async_store = AsyncStore(lambda grown: None, logging.getLogger("omq.test"), "test")
     await async_store.open(lambda notify, appended: LmdbStore(tmp_path, notify=notify, appended=appended))
-    async_store.linger(10)  # no write is outstanding
+    async_store.wait_results(10)  # no write is outstanding
     topic = (await async_store.do(MakeTopic("t", "round_robin", "weak"))).topic_id
     for count in range(1, 100):
         done: list[Append] = []
         async_store.submit(Append(topic, encode([b"body"]), 1), done.append)
         async_store.flush()
         while not done:  # without a turn of the loop in between
-            async_store.linger(10)
+            async_store.wait_results(10)
         assert done[0].first == count
     await async_store.close()
 
@@ -94,7 +94,7 @@ async def test_flush_at_once_returns_results_within_the_call(tmp_path: Path) -> 
                 async_store.submit(Append(topic, encode([b"body"]), 1), done)
             async_store.flush_at_once(10)
         while len(firsts) < 55:
-            async_store.linger(10)
+            async_store.wait_results(10)
         assert firsts == list(range(1, 56))
         assert threads == {threading.get_ident()}
     await async_store.close()
@@ -111,8 +111,8 @@ async def test_results_of_flush_at_once_are_returned_once(tmp_path: Path) -> Non
         async_store.add(Append(topic, encode([b"body"]), 1), done.append)
         async_store.flush_at_once(10)
     assert [write.first for write in done] == list(range(1, 11))
-    assert not async_store._news
-    assert async_store._bell.empty()
+    assert not async_store._results
+    assert async_store._wakeups.empty()
     async_store.add(Append(topic, encode([b"body"]), 1), done.append)
     await asyncio.sleep(0.05)
     assert len(done) == 10  # not flushed yet

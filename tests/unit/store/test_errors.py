@@ -1,6 +1,6 @@
 """Errors without frames, which can be kept."""
 
-from omq.store.errors import bare
+from omq.store.errors import without_traceback
 
 
 def test_a_bare_error_keeps_no_frames() -> None:
@@ -17,7 +17,7 @@ def test_a_bare_error_keeps_no_frames() -> None:
     try:
         fail()
     except OSError as error:
-        third = bare(error)
+        third = without_traceback(error)
     second = third.__cause__
     assert second is not None
     assert second.__context__ is not None
@@ -27,4 +27,4 @@ def test_a_bare_error_keeps_no_frames() -> None:
 def test_cyclic_errors_are_bared() -> None:
     one, two = OSError("one"), OSError("two")
     one.__context__, two.__context__ = two, one
-    assert bare(one) is one
+    assert without_traceback(one) is one

@@ -15,25 +15,25 @@ from tests.support.open_store import Opened
 
 def test_a_commit_waits_for_as_many_as_the_last_one_had() -> None:
     delay = CommitDelay()
-    assert delay.waits_for(3, 1.0) == (3, 0.0)  # no commit before
+    assert delay.next_wait(3, 1.0) == (3, 0.0)  # no commit before
     delay.committed(16, 0.002, now=1.0)
-    assert delay.waits_for(48, 1.0005) == pytest.approx((64, 0.0015))
-    assert delay.waits_for(0, 1.0005) == pytest.approx((16, 0.0015))
+    assert delay.next_wait(48, 1.0005) == pytest.approx((64, 0.0015))
+    assert delay.next_wait(0, 1.0005) == pytest.approx((16, 0.0015))
 
 
 def test_the_delay_is_at_most_the_duration_of_the_last_commit() -> None:
     delay = CommitDelay()
     delay.committed(16, 0.002, now=1.0)
-    assert delay.waits_for(0, 1.002) == (0, 0.0)
-    assert delay.waits_for(0, 60.0) == (0, 0.0)
+    assert delay.next_wait(0, 1.002) == (0, 0.0)
+    assert delay.next_wait(0, 60.0) == (0, 0.0)
     delay.committed(16, 3.0, now=1.0)  # a disk that was busy
-    assert delay.waits_for(0, 1.0) == pytest.approx((16, MAX_COMMIT_DELAY_S))
+    assert delay.next_wait(0, 1.0) == pytest.approx((16, MAX_COMMIT_DELAY_S))
 
 
 def test_without_appends_there_is_no_delay() -> None:
     delay = CommitDelay()
     delay.committed(0, 0.002, now=1.0)
-    assert delay.waits_for(5, 1.0) == (5, 0.0)
+    assert delay.next_wait(5, 1.0) == (5, 0.0)
 
 
 def test_useless_delays_become_rarer() -> None:
@@ -41,17 +41,17 @@ def test_useless_delays_become_rarer() -> None:
     waits = []
     for commit in range(1000):
         delay.committed(16, 0.002, now=1.0)
-        wanted, _ = delay.waits_for(1, 1.0)
+        wanted, _ = delay.next_wait(1, 1.0)
         if wanted > 1:
             waits.append(commit)
-            delay.waited(paid=False)
+            delay.record_wait(paid=False)
     gaps = [after - before for before, after in itertools.pairwise(waits)]
     assert gaps == sorted(gaps)
     assert gaps[0] == 2
     assert gaps[-1] == MAX_SKIPPED_COMMITS + 1
-    delay.waited(paid=True)
+    delay.record_wait(paid=True)
     delay.committed(16, 0.002, now=1.0)
-    assert delay.waits_for(1, 1.0)[0] == 17
+    assert delay.next_wait(1, 1.0)[0] == 17
 
 
 def test_a_producer_with_a_window_has_all_of_it_in_each_commit(store: Opened, monkeypatch) -> None:
