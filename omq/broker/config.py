@@ -197,7 +197,7 @@ class Config:
         topics: Topics that are created if they do not exist.
         security: The files with keys and users of the ZMTP server.
         permissions: The permissions; empty allows everything.
-        max_connections: How many clients each endpoint of ZMTP and of S-expressions admits; `None` derives it from the
+        max_connections: The clients that each endpoint of ZMTP and of S-expressions admits; `None` derives it from the
             descriptor limit of the process.
         heartbeat_interval: Seconds between two PINGs to a client.
         heartbeat_timeout: Seconds without an answer to a PING after which a client is dead.

@@ -35,7 +35,7 @@ class AsyncServer:
         security: A `PlainServer` or `CurveServer` for the ZMTP server; `None` admits every client.
         permissions: Permissions, or mappings as in `broker.toml`; empty allows every client everything.
         memory: Keeps everything in memory, without a `directory` and without `strong` topics.
-        max_connections: How many clients the ZMTP server (at each endpoint) and the S-expression server admit. `None`
+        max_connections: The clients that the ZMTP server (at each endpoint) and the S-expression server admit. `None`
             derives it from the descriptor limit of the process, with a reserve for the store and the status page.
         heartbeat_interval: Seconds between two PINGs to a client.
         heartbeat_timeout: Seconds without an answer to a PING after which a client is dead: its connection is closed,

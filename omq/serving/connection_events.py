@@ -34,7 +34,7 @@ class ConnectionEvents:
         on_idle: Called after events that were handled while no messages came; `None` for no call.
 
     Attributes:
-        held: Whether the reading loop yields in the middle of a batch: events wait for the rest of it.
+        held: True while the reading loop yields in the middle of a batch: events wait for the rest of it.
     """
 
     def __init__(

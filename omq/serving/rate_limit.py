@@ -9,14 +9,14 @@ LOG_INTERVAL_S: Final = 60.0  #: Seconds between two log lines of one kind.
 
 
 class RateLimit:
-    """Lets one log line through in each interval.
+    """Lets one log line pass in each interval.
 
     Args:
         interval: Seconds.
 
     Attributes:
-        suppressed: How many lines were suppressed since the last one that passed. Right after a line has passed: how
-            many were suppressed before it.
+        suppressed: The number of lines that were suppressed since the last one that passed. Right after a line has
+            passed: the number before it.
     """
 
     __slots__ = ("_interval", "_last_passed", "_next", "suppressed")

@@ -80,7 +80,7 @@ class AsyncStore:
             raise
 
     async def close(self) -> None:
-        """Waits for the answers to all that was submitted, and closes the store."""
+        """Waits for the answers to all submitted writes, and closes the store."""
         await self.drained()
         if hasattr(self, "store"):
             await in_thread(self.store.close)

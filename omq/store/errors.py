@@ -84,7 +84,7 @@ def _shown(stage: bytes) -> str:
 
 
 class Gone(StoreError):
-    """The ids asked for are no longer kept.
+    """The requested ids are no longer kept.
 
     Attributes:
         first: The oldest id that is kept.

@@ -404,4 +404,4 @@ class Store(Protocol):
         """Returns the statistics so far."""
 
     def close(self) -> None:
-        """Applies what was submitted, syncs and closes. Writes that other threads submit meanwhile fail."""
+        """Applies the submitted writes, syncs and closes. Writes that other threads submit meanwhile fail."""

@@ -9,7 +9,7 @@ from omq.store.interface import Acknowledge, Append, DeleteTopic, Write
 
 
 class WrongEnvironment(StoreError):
-    """The stage or topic asked for is not in this environment; it may be in another."""
+    """The requested stage or topic is not in this environment; it may be in another."""
 
 
 class PurgeTopic(DeleteTopic):

@@ -260,7 +260,7 @@ class WorkQueue:
             self._schedule_retry(due)
 
     def requeue_uncounted(self, piece: Range[InFlight]) -> None:
-        """Returns messages that their consumer has not begun with: ready at once, and the delivery does not count."""
+        """Returns messages that their consumer has not begun: ready at once, and the delivery does not count."""
         self._owner.touch()
         if not self._owner.deleted:
             for part in self._valid(piece):

@@ -1,1 +1,1 @@
-"""The clients of a broker over ZMTP: the calls and the protocol once for both twins, and the waiting of each."""
+"""The clients of a broker over ZMTP: the calls and the protocol of both twins, and the connection of each."""

@@ -44,7 +44,7 @@ class AsyncConnection(ConnectionBase):
         self._waits: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self.acknowledged = 0
         self._durable_count = 0  # those of them that are durable
-        self._flushing: asyncio.Task[None] | None = None  # of all that wait for that
+        self._flushing: asyncio.Task[None] | None = None  # that waiting calls share
         self._send_timer: asyncio.TimerHandle | None = None
         self._busy_timer: asyncio.TimerHandle | None = None  # repeats requests that a busy broker refused
         self._up = False
@@ -73,7 +73,7 @@ class AsyncConnection(ConnectionBase):
             StateError: The client belongs to another event loop.
         """
         if self._reader is not None:
-            self.refuse()  # before anything ends: this may be another loop
+            self.refuse()  # first, as this may be another loop
         try:
             if self._reader is not None:
                 await self.send_bye()

@@ -1,4 +1,4 @@
-"""The calls of a client, once for both twins: they check their arguments, make requests, and read the answers.
+"""The calls of a client of either twin: they check their arguments, make requests, and read the answers.
 
 `omq.asyncio.broker.Client` inherits them; `omq.broker.Client` runs them over a connection that blocks.
 """

@@ -109,7 +109,7 @@ class PendingRequest:
         self.sequence = 0  # of an APPEND
         self.size = 0  # bytes of its records
         self.stream: StreamState | None = None  # that it begins
-        self.acked: list[Acked] = []  # what is durable with a FLUSH's answer
+        self.acked: list[Acked] = []  # that the answer to a FLUSH confirms
         self.session = 0
         self.sent = False
         self.repeated = False  # sent in an earlier connection, too
@@ -145,7 +145,7 @@ class RetryBackoff:
     def next(self) -> float:
         """Returns the seconds until the next attempt."""
         self._delay = min(max(2 * self._delay, _MIN_RETRY_DELAY_S), _MAX_RETRY_DELAY_S)
-        # Jitter keeps the clients of a broker that returns from coming all at once.
+        # Jitter, so that the clients of a restarted broker do not connect all at once.
         return self._delay * random.uniform(0.75, 1.0)
 
     def reset(self) -> None:
@@ -553,7 +553,7 @@ class ClientProtocol:
             self._enter(request)
 
     def _reack_all(self) -> None:
-        """Repeats, before anything else in a new connection, the acknowledgements that may be lost."""
+        """Repeats the acknowledgements that may be lost, as the first requests of a new connection."""
         for tag in sorted(self._reack_tags):
             self._send(self._requests[tag])
         acked = self._take_unconfirmed()

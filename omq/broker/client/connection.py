@@ -403,9 +403,9 @@ class ConnectionBase:
                 return
             flush = None
         other = self.core.flushing
-        if other is not None and not other.done:  # another call's covers what was acknowledged before
+        if other is not None and not other.done:  # it covers earlier acknowledgements
             await self.wait_for(lambda: other.done, deadline, "an answer to FLUSH")
-            await self.flush(deadline)  # it may have come to nothing
+            await self.flush(deadline)  # it may have failed
 
     async def send_bye(self) -> None:
         """Flushes acknowledgements, returns unread deliveries to the broker, and sends BYE."""
@@ -488,11 +488,11 @@ class BlockingConnection(ConnectionBase):
     ) -> None:
         super().__init__(endpoint, timeout, context, options)
         self._waiting: set[int] = set()  # threads in which a call waits
-        self._close_requested = False  # a signal handler has asked the call that it interrupts to close this
+        self._close_requested = False  # a signal handler lets the call that it interrupts close this
         self._closing = False
         self._leader: _Waiter | None = None  # whose thread reads the socket
         self._waiters: list[_Waiter] = []
-        self._busy_retry_at: float | None = None  # when what a busy broker refused is asked for again
+        self._busy_retry_at: float | None = None  # when the requests are repeated that a busy broker refused
         self._hello_sent = False  # in this connection
         self._socket: omq.DEALER | None = None
         self._open()
@@ -663,7 +663,7 @@ class BlockingConnection(ConnectionBase):
                         waiter.wake()
 
     def _poll(self, poll_timeout: float) -> bool:
-        """Polls the socket once, and handles the received messages. Returns whether anything has happened."""
+        """Polls the socket once, and handles the received messages. Returns false if nothing has happened."""
         if self._dropped:
             self.end_dropped()
         try:

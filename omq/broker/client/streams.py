@@ -264,7 +264,7 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
         check_count("limit", limit)
         deadline = None if timeout is None else self._connection.deadline(check_timeout(timeout))
         while True:
-            taken = [*islice(self._batch, limit)]  # no signal handler runs before this stands where it is put back from
+            taken = [*islice(self._batch, limit)]  # a signal handler that raises after this is handled below
             try:
                 if messages := [message for message in taken if self._is_current(message)]:
                     return messages

@@ -356,7 +356,7 @@ class Broker:
             topic: The topic.
             sink: Receives the messages.
             ack_timeout: Seconds until an unacknowledged message is delivered again.
-            credit: How many messages may be in flight.
+            credit: The messages that may be in flight.
 
         Raises:
             TopicError: It is a broadcast topic.
@@ -516,7 +516,7 @@ def _environment(stats: Stats) -> EnvironmentStats:
 
 
 def _compare(topic: Topic, delivery: str, persistence: str, settings: dict[str, Any]) -> None:
-    """Raises `TopicError` if an existing topic differs from the one that is asked for."""
+    """Raises `TopicError` if an existing topic differs from the requested one."""
     for key, has, wanted in (
         ("delivery", topic.delivery, delivery),
         ("persistence", topic.persistence, persistence),

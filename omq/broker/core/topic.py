@@ -39,7 +39,7 @@ _MAX_HELD_BYTES: Final = 16 << 20
 MAX_TOTAL_HELD_BYTES: Final = 256 << 20
 #: The approximate size of the objects of a waiting publication, without its messages.
 HELD_OVERHEAD_BYTES: Final = 3 << 10
-#: Between two checks whether a full topic has room again: not all that makes room causes an event.
+#: Between two checks whether a full topic has room again, as room may appear without an event.
 _POLL_INTERVAL_S: Final = 0.25
 #: After the disk was full, until a write that failed is submitted again.
 _SAVE_RETRY_DELAY_S: Final = 1.0
@@ -154,7 +154,7 @@ class Topic:
 
         Args:
             records: The records; they must not change until *done* is called.
-            count: How many records.
+            count: The number of records.
             done: Called in the loop once the topic's persistence holds: with the first record's id, or 0 and the error.
             producer: The id of the producer; with `sequence` it makes the append idempotent.
             sequence: The producer's number of this append; 0 without one.

@@ -505,7 +505,7 @@ class Pings:
         Args:
             time: The time in seconds since 1970.
             queued: The bytes that were queued on the connection so far.
-            written: How many of them the kernel has taken.
+            written: The number of them that the kernel has taken.
         """
         missed = sum(end <= self._last_written for _, end in self._unanswered)
         self._stalls = self._stalls + 1 if written == self._last_written < queued else 0

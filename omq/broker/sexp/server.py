@@ -29,8 +29,8 @@ class SexpServer:
     Args:
         broker: The core.
         limits: The limits of each connection.
-        max_connections: How many clients it serves. `None` derives it from the descriptor limit of the process, with a
-            reserve for the store and the status page; the clients of the ZMTP server count, too.
+        max_connections: The largest number of clients. `None` derives it from the descriptor limit of the process, with
+            a reserve for the store and the status page; the clients of the ZMTP server count, too.
 
     Attributes:
         endpoint: The resolved endpoint, once it listens.

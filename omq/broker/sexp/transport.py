@@ -48,8 +48,8 @@ class SexpTransport:
 
     Attributes:
         queued: The number of bytes that were queued so far.
-        written: How many of them the kernel has taken.
-        open: Whether the transport is not closed.
+        written: The number of them that the kernel has taken.
+        open: The transport is not closed.
     """
 
     __slots__ = (

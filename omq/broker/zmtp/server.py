@@ -42,7 +42,7 @@ class ZmtpServer:
         broker: The core.
         endpoints: The endpoints to bind.
         security: The mechanism; `None` admits every client.
-        max_connections: How many clients each endpoint serves. `None` derives it from the descriptor limit of the
+        max_connections: The clients that each endpoint serves. `None` derives it from the descriptor limit of the
             process, with a reserve for the store and the status page.
         heartbeat_interval: Seconds between two PINGs to a client.
         heartbeat_timeout: Seconds without an answer to a PING after which a client is dead: its connection is closed,

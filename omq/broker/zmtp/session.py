@@ -213,7 +213,7 @@ class ClientSession:
     Attributes:
         tags: Its subscriptions and consumers by tag.
         bytes_queued: The bytes that its server has accepted for it.
-        bytes_written: How many of them had been written to the socket when the server checked last.
+        bytes_written: The number of them that had been written to the socket when the server checked last.
         bytes_checked: `bytes_queued` at that check.
         alive: The connection is open.
         broker: The core.

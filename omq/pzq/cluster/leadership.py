@@ -45,8 +45,8 @@ class Peer:
         incarnation: The incarnation that sent it; 0: none was received.
         number: The number of its last keep-alive.
         store: The id of its store.
-        unattached: Whether it votes for no leaders yet.
-        knows_us: Whether it has received from this incarnation of this node.
+        unattached: True if it votes for no leaders yet.
+        knows_us: True if it has received from this incarnation of this node.
         confirmed: The time at which this node sent the last keep-alive that the peer has received.
         leaders: The leaders that it votes for, by owner.
         receives_from: The nodes that it receives from.
@@ -79,7 +79,7 @@ class Leadership:
         store: The id of this node's store.
         leaders: Its last votes; `None`: its disk is empty.
         known: The last known store and incarnation of each peer, which an earlier incarnation may have received.
-        fenced: Whether others may take over its queue, so that it needs a lease to deliver.
+        fenced: True if others may take over its queue, so that it needs a lease to deliver.
 
     Attributes:
         leaders: Its votes by owner, except those for `(0, owner)`.

@@ -39,7 +39,7 @@ class Node:
 
     Args:
         leadership: The leaders of the queues.
-        replicas: How many peers must have a message before its producer gets a positive answer.
+        replicas: The peers that must have a message before its producer gets a positive answer.
         replication_timeout: Seconds that a producer waits for replicas.
         is_mine: Returns whether a message was stored in the store that this node has now.
 

@@ -25,7 +25,7 @@ class NodeState:
         store: The id of the node's store.
         name: The node's name.
         incarnations: The times at which the directory was started, ascending.
-        replicated: Whether its messages have ever been replicated.
+        replicated: True if its messages have ever been replicated.
         records: The epoch and the leader of each owner's queue; `None`: the node is unattached.
         former: Earlier names of the node.
         known: The last known store and incarnation of each peer.

@@ -18,7 +18,7 @@ class ReplicaBatch(NamedTuple):
     Attributes:
         keys: The keys of the messages.
         records: Their records, in the form of the store.
-        named: Whether each record has its key as its first part, as in a topic of replicas. Else the keys are
+        named: True if each record has its key as its first part, as in a topic of replicas. Else the keys are
             consecutive, and only the first one is sent.
     """
 

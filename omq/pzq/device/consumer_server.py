@@ -56,9 +56,9 @@ class DeviceConsumer(workqueue.QueueConsumer):
     Attributes:
         identity: Its identity in the socket.
         address: Its remote address.
-        wants_delivery_count: Whether it gets the delivery count of each message.
+        wants_delivery_count: True if it gets the delivery count of each message.
         sent: Bytes of keys and bodies that were sent to it.
-        stalled: Whether it hangs and some of these bytes are still queued: it does not read.
+        stalled: True if it hangs and some of these bytes are still queued: it does not read.
         acked: Positions that it has acknowledged in this batch.
     """
 

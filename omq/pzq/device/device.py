@@ -52,7 +52,7 @@ class AsyncDevice:
         monitor: The endpoint for requests of statistics; `None`: none.
         dead_letter: The endpoint for consumers of dead letters; `None`: none.
         http: The address of `/metrics` and `/healthz` (`host:port`); `None`: none.
-        hard_sync: Whether a message is synced before it is acknowledged; else it is synced within a second.
+        hard_sync: True syncs a message before it is acknowledged; false within a second.
         ack_timeout: Microseconds after which an unacknowledged message is redelivered.
         reaper_frequency: Microseconds between two checks of the ack deadlines.
         inflight_size: Bytes of bodies in flight; a larger body is delivered alone.

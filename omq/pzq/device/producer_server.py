@@ -71,7 +71,7 @@ class ProducerServer:
     Args:
         store: The store.
         topic: The topic of the messages.
-        unsynced: Whether writes to the topic are acknowledged before they are synced.
+        unsynced: True if writes to the topic are acknowledged before they are synced.
         has_consumers: Returns whether a consumer is connected.
         cluster: The cluster that replicates the messages; `None`: no cluster.
 

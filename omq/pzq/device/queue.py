@@ -35,7 +35,7 @@ class DeviceQueue:
     Attributes:
         work: The work queue.
         keys: The format of its keys (see `key_of`).
-        named: Whether its records have the keys of their messages.
+        named: True if its records have the keys of their messages.
         dead_lettered: The number of messages that have become dead letters.
         damaged_count: The number of messages that could not be read, and were skipped.
         lost: The ids of unfinished messages that the store has lost; other nodes of a cluster may have them.
@@ -254,7 +254,7 @@ class DeviceQueue:
         Args:
             first: The first id.
             last: The last id.
-            is_permanent: Whether they are damaged for good; else they are read again later.
+            is_permanent: False if they are to be read again later.
         """
         for begin, end in list(self.work.waiting_ids(first, last)):
             if is_permanent:
