@@ -52,11 +52,11 @@ class AsyncConnection(ConnectionBase):
 
     # ------------------------------------------------------------------ life
 
-    def refuse(self) -> None:
+    def check_usable(self) -> None:
         if os.getpid() != self._pid:
             raise StateError("this client belongs to the parent process: make a new one after fork()")
         if self.closed:
-            self.refuse_closed()
+            self.check_open()
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
@@ -73,7 +73,7 @@ class AsyncConnection(ConnectionBase):
             StateError: The client belongs to another event loop.
         """
         if self._reader is not None:
-            self.refuse()  # first, as this may be another loop
+            self.check_usable()  # first, as this may be another loop
         try:
             if self._reader is not None:
                 await self.send_bye()
@@ -111,7 +111,7 @@ class AsyncConnection(ConnectionBase):
 
     async def wait_ready(self, ready: Callable[[], bool], deadline: float | None) -> bool:
         while not ready():
-            self.refuse()
+            self.check_usable()
             future = asyncio.get_running_loop().create_future()
             self._waits.append((ready, future))
             try:
@@ -143,7 +143,7 @@ class AsyncConnection(ConnectionBase):
         """
         mark = self.acknowledged
         while self._durable_count < mark:
-            self.refuse()
+            self.check_usable()
             if self._flushing is None:
                 self._flushing = asyncio.get_running_loop().create_task(self._flush_all(), name="omq broker flush")
                 self._flushing.add_done_callback(_mark_retrieved)  # every task that waits may be cancelled

@@ -117,7 +117,7 @@ class AsyncStream(StreamBase[_Message, AckAwaitable], AsyncClosing):
         """Waits for a block, and decodes it."""
         connection, stream = self._connection, self._stream
         if connection.inherited or not stream.readable:
-            connection.refuse()
+            connection.check_usable()
             await self._wait_readable(deadline)
         else:
             await asyncio.sleep(0)  # others have their turn between two blocks, and more may come meanwhile
@@ -144,7 +144,7 @@ class AsyncStream(StreamBase[_Message, AckAwaitable], AsyncClosing):
     async def close(self) -> None:
         """Closes the stream, and waits for the broker's confirmation; see `omq.broker.Subscription.close`."""
         if not self._connection.closed and not self._connection.inherited:
-            self._connection.refuse()
+            self._connection.check_usable()
             await self._end()
 
 
@@ -166,9 +166,9 @@ class AsyncConsumer(ConsumerBase[AckAwaitable], AsyncStream[Delivery]):
     def acknowledge(self, delivery: Delivery) -> AckAwaitable:
         """Acknowledges a delivery; `Delivery.ack` calls it."""
         connection, stream = self._connection, self._stream
-        connection.refuse()
+        connection.check_usable()
         if stream.ended:
-            self._refuse_ended()
+            self._check_open()
         connection.acknowledge(stream, delivery.session, delivery.id)
         connection.acknowledged += 1
         return self._recorded

@@ -93,7 +93,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         A cancelled call may have published its message.
         """
         connection, core = self._connection, self._connection.core
-        connection.refuse()
+        connection.check_usable()
         check_body(body, core.max_body)
         _check_headers(headers)
         records = encode_record(body, key, headers)
@@ -133,7 +133,7 @@ class Calls(Generic[_Subscription, _Consumer]):
     ) -> list[tuple[list[bytes], int]]:
         """Sends bodies in pipelined requests; returns the answers in order, each with its number of records."""
         connection, core = self._connection, self._connection.core
-        connection.refuse()
+        connection.check_usable()
         asked: deque[tuple[PendingRequest, int]] = deque()
         answers: list[tuple[list[bytes], int]] = []
 
@@ -184,7 +184,7 @@ class Calls(Generic[_Subscription, _Consumer]):
             raise TypeError("the names of several stages are expected, not one")
         names = [b64encode(_check_stage(stage)).decode() for stage in stages]
         if not names:
-            self._connection.refuse()
+            self._connection.check_usable()
             return []
         answer = await self._connection.ask(protocol.COMMIT, name, pack_json(names))
         return [
@@ -253,7 +253,7 @@ class Calls(Generic[_Subscription, _Consumer]):
     async def flush(self, *, timeout: float | Unset | None = UNSET) -> None:
         """Waits until every ack, nack and position is durable; see `omq.broker.Client.flush`."""
         connection = self._connection
-        connection.refuse()
+        connection.check_usable()
         await connection.flush(connection.deadline(timeout if isinstance(timeout, Unset) else check_timeout(timeout)))
 
 

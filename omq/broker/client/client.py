@@ -330,7 +330,7 @@ class Client(ClosesAtExit):
             TypeError: A bound is neither a whole number nor `None`.
             ClosedError: The client is closed.
         """
-        self._connection.refuse()
+        self._connection.check_usable()
         return self._read(RangeReader(self._connection, topic, start, stop, limit=limit))
 
     def _read(self, reader: RangeReader) -> Iterator[Message]:
@@ -372,7 +372,7 @@ class Client(ClosesAtExit):
             TypeError: A bound is neither a whole number nor `None`.
             ClosedError: The client is closed.
         """
-        self._connection.refuse()
+        self._connection.check_usable()
         reader = RangeReader(self._connection, topic, start, stop, whole=True)
         return self._read_columns(reader, ColumnReader(topic, batch_bytes, parts, memory))
 

@@ -245,7 +245,7 @@ class ConnectionBase:
 
     # ------------------------------------------------------------------ for each twin
 
-    def refuse(self) -> None:
+    def check_usable(self) -> None:
         """Raises if no call can be made.
 
         Raises:
@@ -254,7 +254,7 @@ class ConnectionBase:
         """
         raise NotImplementedError
 
-    def refuse_waiting(self) -> None:
+    def check_can_wait(self) -> None:
         """Raises `StateError` if no call can wait."""
 
     def deadline(self, timeout: float | Unset | None = UNSET) -> float | None:
@@ -287,7 +287,7 @@ class ConnectionBase:
 
     # ------------------------------------------------------------------ requests
 
-    def refuse_closed(self) -> None:
+    def check_open(self) -> None:
         """Raises `ClosedError` once the client is closed."""
         if self.closed:
             raise ClosedError(f"the client of {self.endpoint} is closed")
@@ -298,10 +298,10 @@ class ConnectionBase:
         This is not a context manager: a signal handler may raise before the manager's end is entered, which then never
         runs.
         """
-        self.refuse()
+        self.check_usable()
         self.end_dropped()
         with self.lock:
-            self.refuse_closed()
+            self.check_open()
             mark = self.core.mark()
             try:
                 asked = ask()
@@ -340,7 +340,7 @@ class ConnectionBase:
         Raises:
             BrokerError: As `ask`.
         """
-        self.refuse_waiting()
+        self.check_can_wait()
         asked: list[PendingRequest] = []
         try:
             self.run_locked(lambda: asked.extend(ask()))
@@ -562,7 +562,7 @@ class BlockingConnection(ConnectionBase):
 
     # ------------------------------------------------------------------ requests
 
-    def refuse(self) -> None:
+    def check_usable(self) -> None:
         # Each acknowledgement comes through here, so the usual case has one test.
         if os.getpid() == self._pid and not self.lock._is_owned() and not self.closed:  # type: ignore[attr-defined]
             return
@@ -570,9 +570,9 @@ class BlockingConnection(ConnectionBase):
             raise StateError("this client belongs to the parent process: make a new one after fork()")
         if self.in_lock:
             raise StateError("a signal handler cannot use the client during a call of its thread, except for close()")
-        self.refuse_closed()
+        self.check_open()
 
-    def refuse_waiting(self) -> None:
+    def check_can_wait(self) -> None:
         if self.in_wait:
             raise StateError("a signal handler cannot wait for the broker while a call of its thread does")
 
@@ -614,7 +614,7 @@ class BlockingConnection(ConnectionBase):
         Returns:
             False after the deadline.
         """
-        self.refuse_waiting()
+        self.check_can_wait()
         thread = get_ident()
         try:
             self._waiting.add(thread)
@@ -623,7 +623,7 @@ class BlockingConnection(ConnectionBase):
             self._waiting.discard(thread)
         if self._close_requested:
             self.close()
-            self.refuse_closed()
+            self.check_open()
         return is_ready
 
     def _wait(self, ready: Callable[[], bool], deadline: float | None) -> bool:
@@ -632,7 +632,7 @@ class BlockingConnection(ConnectionBase):
         try:
             while True:
                 with self.lock:
-                    self.refuse_closed()
+                    self.check_open()
                     if ready():
                         return True
                     if self._close_requested:

@@ -96,11 +96,11 @@ class RangeReader:
     def _begin(self, topic: TopicInfo) -> None:
         end = topic.last + 1
         self._end = end if self._stop is None else self._stop
-        self._refuse_gap(topic.first)
+        self._check_gap(topic.first)
         self._end = min(self._end, end)
         self._ask(max(self._at, topic.first))
 
-    def _refuse_gap(self, first: int) -> None:
+    def _check_gap(self, first: int) -> None:
         """Raises `Overrun` if the next id is no longer kept and the whole range is required."""
         if self._strict and self._at < min(first, self._end):
             text = f"topic {self._topic!r}: {self._at} is no longer kept, {first} is the oldest id that is"
@@ -117,7 +117,7 @@ class RangeReader:
         answer = self._request.result()
         self._request = None
         following = protocol.number(answer[0])
-        self._refuse_gap(protocol.number(answer[1]))
+        self._check_gap(protocol.number(answer[1]))
         self._at = following or self._end
         self._ask(self._at)
         return answer[2:]

@@ -124,7 +124,7 @@ class SubscriptionBase(StreamBase[Message, _AckResult]):
         if self._stream.name is None:
             raise StateError(f"this subscription of {self.topic!r} has no name to keep a position under")
         connection = self._connection
-        connection.refuse()
+        connection.check_usable()
         with connection.lock:
             if self._stream.ended:
                 raise ClosedError(f"the subscription of {self.topic!r} is closed")
@@ -177,23 +177,23 @@ class ConsumerBase(StreamBase[Delivery, _AckResult]):
     def progress(self, delivery: Delivery) -> _AckResult:
         """Restarts the `ack_timeout` of a delivery; `Delivery.in_progress` calls it."""
         connection = self._connection
-        connection.refuse()
+        connection.check_usable()
         with connection.lock:
-            self._refuse_ended()
+            self._check_open()
             connection.core.progress(self._stream, delivery.session, delivery.id)
             connection.send_out()
         return self._ack_result()
 
     def _ack_or_nack(self, deliveries: Sequence[Delivery], acked: bool, delay: float | None = None) -> None:
         connection = self._connection
-        connection.refuse()
+        connection.check_usable()
         with connection.lock:
-            self._refuse_ended()
+            self._check_open()
             for session, group in groupby(deliveries, key=_session):
                 connection.core.ack_or_nack(self._stream, session, [one.id for one in group], acked, delay)
             connection.send_out()
 
-    def _refuse_ended(self) -> None:
+    def _check_open(self) -> None:
         if self._stream.ended:
             raise ClosedError(f"the consumer of {self.topic!r} is closed: others get its messages")
 
@@ -297,7 +297,7 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
     def _load(self, deadline: float | None) -> None:
         """Waits for a block, and decodes it."""
         connection, stream = self._connection, self._stream
-        connection.refuse()
+        connection.check_usable()
         connection.end_dropped()
         if not stream.readable and connection.core.unsent_consumers:
             with connection.lock:
@@ -378,10 +378,10 @@ class Consumer(ConsumerBase[None], ClientStream[Delivery]):
     def acknowledge(self, delivery: Delivery) -> None:
         """Acknowledges a delivery; `Delivery.ack` calls it."""
         connection, stream = self._connection, self._stream
-        connection.refuse()
+        connection.check_usable()
         with connection.lock:
             if stream.ended:
-                self._refuse_ended()
+                self._check_open()
             connection.acknowledge(stream, delivery.session, delivery.id)
 
     def __iter__(self) -> Iterator[Delivery]:
