@@ -1,1 +1,1 @@
-"""Benchmarks of omq beside pyzmq, pyomq and bare sockets: `python -m bench` lists them."""
+"""Benchmarks of omq next to pyzmq, pyomq and bare sockets: `python -m bench` lists them."""

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench.measure import machine
+from bench.measure import machine_round_trip
+from bench.pages import write_section
 from bench.peers import PEERS, another_build, why_missing
-from bench.plan import Case, Scenario, Settings
+from bench.plan import Case, Scenario, ScenarioOptions
 from bench.processes import RunError
-from bench.record import record
-from bench.report import Findings, table
+from bench.report import CaseResult, table
 from bench.scenario import SCENARIOS
 
 MISSED, UNMEASURED = 1, 3  # exit codes; 2 is argparse's
@@ -24,14 +24,14 @@ MISSED, UNMEASURED = 1, 3  # exit codes; 2 is argparse's
 def _size(text: str) -> int:
     found = re.fullmatch(r"(\d+)\s*(K|KiB|M|MiB|B)?", text.strip(), re.IGNORECASE)
     if not found or not int(found[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; say 128, 16KiB or 1MiB")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; expected 128, 16KiB or 1MiB")
     return int(found[1]) << {"K": 10, "M": 20}.get((found[2] or "B")[0].upper(), 0)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m bench", description="omq beside its peers, round by round.")
+    parser = argparse.ArgumentParser("python -m bench", description="Measures omq next to its peers, round by round.")
     add = parser.add_argument
-    add("scenario", nargs="*", help="names from the list, or: all; none prints the list")
+    add("scenario", nargs="*", help="names from the list, or all; without a name: prints the list")
     add(
         "--size",
         type=_size,
@@ -46,7 +46,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--connections", type=int, default=10_000, help="connections of one socket (default 10000)")
     add("--peers", help=f"only these, separated by commas, of: {', '.join(PEERS)}")
     add("--check", action="store_true", help="exit 1 if a target is missed, 3 if one could not be measured")
-    add("--json", type=Path, metavar="FILE", help="write every round there too")
+    add("--json", type=Path, metavar="FILE", help="write every round to a file, too")
     add("--write", action="store_true", help="write these figures into docs/reference/performance*.md")
     found = parser.parse_args(argv)
     if "all" in found.scenario:
@@ -75,27 +75,27 @@ def _list() -> None:
                 print(f"{'':{width}}  !! {peer} cannot run here: {why}")
 
 
-def _run(case: Case, rounds: int) -> Findings:
+def _run(case: Case, rounds: int) -> CaseResult:
     """Interleaves the peers round by round; a peer that fails is left out from then on."""
-    findings = Findings(case, {peer: [] for peer in case.runs}, trip=machine())
+    result = CaseResult(case, {peer: [] for peer in case.runs}, trip=machine_round_trip())
     rounds = min(rounds, case.rounds or rounds)
     for number in range(rounds):
         for peer, run in case.runs.items():
-            if peer in findings.failures:
+            if peer in result.failures:
                 continue
             if sys.stderr.isatty():
                 print(f"\r\033[K{case.title}: round {number + 1}/{rounds}, {peer}", end="", file=sys.stderr)
             try:
-                findings.samples[peer].append(run())
+                result.samples[peer].append(run())
             except RunError as error:
-                findings.failures[peer] = str(error)
+                result.failures[peer] = str(error)
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr)
-    return findings
+    return result
 
 
-def _here(scenario: Scenario, wanted: list[str] | None) -> set[str]:
-    """The peers that can and should run; says loudly which cannot."""
+def _runnable_peers(scenario: Scenario, wanted: list[str] | None) -> set[str]:
+    """Returns the peers that can and should run; prints those that cannot."""
     builds = [build for peer in scenario.peers for build in (peer, another_build(peer)) if build]
     chosen = [peer for peer in builds if wanted is None or peer in wanted]
     missing = {peer: why for peer in chosen if (why := why_missing(peer))}
@@ -108,7 +108,7 @@ def _here(scenario: Scenario, wanted: list[str] | None) -> set[str]:
 
 
 def _command(name: str, arguments: argparse.Namespace) -> str:
-    """The command that measures one of the scenarios again."""
+    """Returns the command that measures one of the scenarios again."""
     words = ["python -m bench", name]
     words += [f"--size {size}" for size in arguments.size]
     words += [f"--transport {transport}" for transport in arguments.transport]
@@ -119,12 +119,12 @@ def _command(name: str, arguments: argparse.Namespace) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs what the command line asks for and gives the exit code."""
+    """Runs the scenarios of the command line and returns the exit code."""
     arguments = _arguments(argv)
     if not arguments.scenario:
         _list()
         return 0
-    settings = Settings(
+    options = ScenarioOptions(
         tuple(arguments.size),
         tuple(arguments.transport),
         arguments.seconds,
@@ -133,23 +133,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     verdicts: list[str] = []
     written: list[dict[str, object]] = []
-    found: list[Findings]
+    found: list[CaseResult]
     failed = False
     for name in arguments.scenario:
-        here = _here(SCENARIOS[name], arguments.peers)
+        peers = _runnable_peers(SCENARIOS[name], arguments.peers)
         found = []
-        for case in map(Case.beside_another_build, SCENARIOS[name].cases(settings)):
-            runs = {peer: run for peer, run in case.runs.items() if peer in here}
-            findings = Findings(case)
+        for case in map(Case.with_another_build, SCENARIOS[name].cases(options)):
+            runs = {peer: run for peer, run in case.runs.items() if peer in peers}
+            result = CaseResult(case)
             if runs:
-                findings = _run(replace(case, runs=runs), arguments.rounds)
-                print(table(findings), end="\n\n", flush=True)
-            verdicts += [findings.verdict(target) for target in case.targets]
-            failed = failed or bool(findings.failures)
-            written.append({"scenario": name, **findings.as_json()})
-            found.append(findings)
+                result = _run(replace(case, runs=runs), arguments.rounds)
+                print(table(result), end="\n\n", flush=True)
+            verdicts += [result.verdict(target) for target in case.targets]
+            failed = failed or bool(result.failures)
+            written.append({"scenario": name, **result.as_json()})
+            found.append(result)
         if arguments.write:
-            record(SCENARIOS[name], found, _command(name, arguments))
+            write_section(SCENARIOS[name], found, _command(name, arguments))
     if arguments.json:
         arguments.json.write_text(json.dumps(written, indent=1) + "\n")
     missed, unmeasured = verdicts.count("MISSED"), verdicts.count("not measured")

@@ -1,4 +1,4 @@
-"""What a scenario is made of: cases, the peers of each, and the targets that omq has to meet."""
+"""The parts of a scenario: cases, the peers of each, and the targets that omq has to meet."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ PUBLISHED = Metric("published", "published/s")
 
 @dataclass(frozen=True)
 class Target:
-    """What omq's median has to reach.
+    """A bound for the median of omq.
 
     Attributes:
         bound: The bound of the ratio omq/peer or, without a peer, of omq's own figure.
-        peer: The peer that omq is held against; `None` for an absolute figure.
-        metric: What is compared; `None` for the case's first metric.
-        idle: The bound that holds instead on a machine that is otherwise idle (`bench.report.Findings.idle`).
-        subject: Whose median it is, where it is not that of the case's subject.
+        peer: The peer that omq is compared with; `None` for an absolute figure.
+        metric: The metric that is compared; `None` for the case's first metric.
+        idle: The bound that holds instead on a machine that is otherwise idle (`bench.report.CaseResult.idle`).
+        subject: The peer whose median it is; `None` for the subject of the case.
     """
 
     bound: float
@@ -58,12 +58,12 @@ class Case:
     """One table: the same load for every peer.
 
     Attributes:
-        title: What the load is.
-        subject: The omq peer, whose ratio to the others is told.
-        runs: How each peer is measured once, in the order of interleaving; the first argument is the peer.
+        title: The load.
+        subject: The omq peer, whose ratio to the others is shown.
+        runs: The calls that measure each peer once, in the order of interleaving; the first argument is the peer.
         metrics: The columns; the first is the one that ratios and targets are about.
-        targets: What the subject has to reach.
-        rounds: More rounds than these are not run; `None` for as many as the command line says.
+        targets: The bounds for the subject.
+        rounds: The number of rounds at most; `None` for that of the command line.
     """
 
     title: str
@@ -73,8 +73,8 @@ class Case:
     targets: tuple[Target, ...] = ()
     rounds: int | None = None
 
-    def beside_another_build(self) -> Case:
-        """The same with the omq of `OMQ_BEFORE`, if there is one, in turn with this one."""
+    def with_another_build(self) -> Case:
+        """Returns the case with the omq of `OMQ_BEFORE`, if there is one, in turn with this one."""
         runs = {}
         for peer, run in self.runs.items():
             runs[peer] = run
@@ -84,8 +84,8 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What the command line asks for.
+class ScenarioOptions:
+    """The options of the command line.
 
     Attributes:
         sizes: Bytes of a message; empty for the scenario's own.
@@ -107,20 +107,20 @@ class Scenario:
     """A family of cases under one name.
 
     Attributes:
-        name: What the command line calls it.
+        name: Its name on the command line.
         about: One line for the list.
         peers: The peers, omq's first.
-        cases: Makes the cases for given settings.
+        cases: Makes the cases for given options.
     """
 
     name: str
     about: str
     peers: tuple[str, ...]
-    cases: Callable[[Settings], list[Case]]
+    cases: Callable[[ScenarioOptions], list[Case]]
 
 
 def size_text(size: int) -> str:
-    """A size as people write it: `128 B`, `16 KiB`, `1 MiB`."""
+    """Returns a size as text: `128 B`, `16 KiB`, `1 MiB`."""
     for unit, scale in (("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size >= scale and size % scale == 0:
             return f"{size // scale} {unit}"

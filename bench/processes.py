@@ -1,14 +1,17 @@
-"""The bench's end: starts the worker processes of a run, talks to them, and ends them by process id."""
+"""The processes of a run: starts them, sends them orders, and ends them by process id."""
 
 from __future__ import annotations
 
 import json
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,20 +19,23 @@ from typing import Any, Self
 from bench.peers import PEERS
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = 30.0  # seconds for any one answer; a run is meant to take one or two
+ANSWER_TIMEOUT_S = 30.0  # for any one report; a run takes one or two seconds
+
+
+START_TIMEOUT_S = 30.0  # until a server serves
 
 
 class RunError(Exception):
     """A worker failed, died, or did not answer in time."""
 
 
-class Talker:
-    """One fresh python process that takes orders and tells facts, a JSON object a line.
+class ControlledProcess:
+    """A fresh Python process that receives orders and sends reports (`bench.control`).
 
     Args:
-        name: What messages call it.
+        name: Its name in errors.
         module: The module that it runs, and its arguments.
-        interpreter: What runs it.
+        interpreter: The interpreter that runs it.
     """
 
     def __init__(self, name: str, *module: str, interpreter: str = sys.executable) -> None:
@@ -45,39 +51,39 @@ class Talker:
         )
         self._buffer = b""
 
-    def order(self, **facts: Any) -> None:
+    def order(self, **values: Any) -> None:
         """Sends one order."""
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(facts).encode() + b"\n")
+            self._process.stdin.write(json.dumps(values).encode() + b"\n")
         except OSError:
             raise self._failure("ended early") from None
 
-    def hear(self, key: str, patience: float = PATIENCE) -> Any:
-        """Waits for the fact `key`.
+    def wait_for(self, key: str, timeout: float = ANSWER_TIMEOUT_S) -> Any:
+        """Waits for a report with *key*; returns its value, or all values where there are more.
 
         Raises:
             RunError: The worker failed or did not answer in time.
         """
         assert self._process.stdout is not None
         stdout = self._process.stdout.fileno()
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while b"\n" not in self._buffer:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([stdout], [], [], left)[0]:
-                raise self._failure(f"no {key!r} within {patience:g} s")
+                raise self._failure(f"no {key!r} within {timeout:g} s")
             chunk = self._process.stdout.read(1 << 20)
             if not chunk:
                 raise self._failure("ended early")
             self._buffer += chunk
         line, self._buffer = self._buffer.split(b"\n", 1)
-        facts = json.loads(line)
-        if key not in facts:
-            raise self._failure(facts.get("error", f"said {facts} instead of {key!r}"))
-        return facts[key] if len(facts) == 1 else facts
+        values = json.loads(line)
+        if key not in values:
+            raise self._failure(values.get("error", f"reported {values} instead of {key!r}"))
+        return values[key] if len(values) == 1 else values
 
     def pause(self) -> None:
-        """Stops the process, as ctrl-Z does; it never goes on."""
+        """Stops the process, as Ctrl-Z does; it never continues."""
         self._process.send_signal(signal.SIGSTOP)
 
     def _failure(self, what: str) -> RunError:
@@ -100,17 +106,52 @@ class Talker:
         self.close()
 
 
-class Worker(Talker):
-    """A process that plays one role of one peer.
+class Worker(ControlledProcess):
+    """A process that runs one role of one peer.
 
     Args:
         peer: The key of the peer in `PEERS`.
-        role: What it plays.
+        role: Its role.
         job: The role's options: `endpoint`, `size`, `seconds`.
     """
 
     def __init__(self, peer: str, role: str, **job: Any) -> None:
-        job["limit"] = int(4 * PATIENCE)
+        job["limit"] = int(4 * ANSWER_TIMEOUT_S)
         job["options"] = dict(PEERS[peer].options)
         words = ("bench.worker", peer, role, json.dumps(job))
         super().__init__(f"{PEERS[peer].label} {role}", *words, interpreter=PEERS[peer].interpreter)
+
+
+def free_ports(count: int) -> list[int]:
+    """Returns different ports that are free now."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in sockets]
+
+
+@contextmanager
+def served(folder: Path, *command: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Runs a server in a process of its own; yields its id and its endpoints.
+
+    Args:
+        folder: The directory of `ready.json`, to which it writes its endpoints.
+        *command: The module that it runs, and its arguments.
+
+    Raises:
+        RunError: It ends, or does not serve in time.
+    """
+    ready = folder / "ready.json"
+    ready.unlink(missing_ok=True)
+    process = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT)
+    try:
+        end = time.monotonic() + START_TIMEOUT_S
+        while not ready.exists():
+            if process.poll() is not None:
+                raise RunError(f"{command} has ended with {process.returncode}")
+            if time.monotonic() > end:
+                raise RunError(f"{command} does not serve within {START_TIMEOUT_S:g} s")
+            time.sleep(0.01)
+        yield process.pid, json.loads(ready.read_bytes())
+    finally:
+        process.terminate()
+        process.wait()

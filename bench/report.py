@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -10,18 +11,18 @@ from bench.measure import Sample
 from bench.peers import PEERS
 from bench.plan import P50, Case, Metric, Target
 
-#: Microseconds. A bare round trip above this had to wake a core that had gone idle, twice.
-IDLE_TRIP = 40.0
+#: A bare round trip above this had to wake an idle core twice.
+IDLE_TRIP_US = 40.0
 
 
 @dataclass
-class Findings:
-    """What the rounds of a case gave.
+class CaseResult:
+    """The results of the rounds of a case.
 
     Attributes:
         case: The case.
         samples: One sample a round, by peer.
-        failures: Why a peer has none, or too few.
+        failures: The reason why a peer has none, or too few.
         trip: The median round trip of bare sockets before the case, in microseconds; `None` if it was not taken.
     """
 
@@ -32,7 +33,7 @@ class Findings:
 
     @property
     def machine(self) -> str:
-        """The state that the machine was in, in words."""
+        """The state of the machine, as text."""
         trip = self._trip
         if trip is None:
             return "unknown"
@@ -41,40 +42,40 @@ class Findings:
 
     @property
     def idle(self) -> bool:
-        """Whether cores had time to go to sleep between messages: nothing else ran."""
+        """True if cores had time to go idle between messages, as nothing else ran."""
         trip = self._trip
-        return trip is None or trip > IDLE_TRIP
+        return trip is None or trip > IDLE_TRIP_US
 
     @property
     def _trip(self) -> float | None:
-        # The rounds themselves say it best.
+        # The rounds themselves are the best measure.
         own = self.median("bare", P50) if P50 in self.case.metrics and "bare" in self.samples else None
         return own if own is not None else self.trip
 
     def median(self, peer: str, metric: Metric) -> float | None:
-        """The median over the rounds; `None` for a peer that did not run through."""
+        """Returns the median over the rounds; `None` for a peer that failed."""
         values = [sample[metric.key] for sample in self.samples.get(peer, ()) if metric.key in sample]
         return median(values) if values and peer not in self.failures else None
 
     def ratio(self, peer: str, metric: Metric | None = None, subject: str | None = None) -> float | None:
-        """omq's median over the peer's; in the first metric and for the case's subject, if no others are given."""
+        """Returns the subject's median over the peer's; by default in the first metric, and for the case's subject."""
         metric = metric or self.case.metrics[0]
         mine, other = self.median(subject or self.case.subject, metric), self.median(peer, metric)
         return mine / other if mine is not None and other else None
 
     def bound(self, target: Target) -> float:
-        """The bound that holds in the machine's state."""
+        """Returns the bound for the state of the machine."""
         return target.idle if target.idle is not None and self.idle else target.bound
 
     def value(self, target: Target) -> float | None:
-        """What is held against the bound."""
+        """Returns the value to compare with the bound."""
         metric = target.metric or self.case.metrics[0]
         if target.peer:
             return self.ratio(target.peer, metric, target.subject)
         return self.median(target.subject or self.case.subject, metric)
 
     def verdict(self, target: Target) -> str:
-        """`ok`, `MISSED`, or `not measured`."""
+        """Returns `ok`, `MISSED`, or `not measured`."""
         metric = target.metric or self.case.metrics[0]
         value, bound = self.value(target), self.bound(target)
         if value is None:
@@ -83,13 +84,13 @@ class Findings:
         return "ok" if met else "MISSED"
 
     def aim(self, target: Target) -> str:
-        """The target in words."""
+        """Returns the target as text."""
         metric = target.metric or self.case.metrics[0]
         sign, bound = "<=" if metric.less_is_better else ">=", self.bound(target)
         return f"{sign} {bound:g}x" if target.peer else f"{sign} {figure(bound, metric)}"
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for a file."""
+        """Returns all results, for a file."""
         return {
             "case": self.case.title,
             "machine": self.machine,
@@ -115,49 +116,65 @@ class Findings:
         }
 
 
-def table(findings: Findings) -> str:
-    """The case as a table: a row for each peer, omq's ratio to it, and the target."""
-    case, main = findings.case, findings.case.metrics[0]
+def table(result: CaseResult) -> str:
+    """Returns the case as a table: a row for each peer, the ratio of omq to it, and the target."""
+    case, main = result.case, result.case.metrics[0]
     head = ["", main.title, "spread", *(m.title for m in case.metrics[1:]), "omq / it", "target", ""]
-    rows = [head, *(_row(findings, peer) for peer in case.runs)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    lines = [f"== {case.title}"]
-    for row in rows:
-        cells = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
-        lines.append("  ".join(cells).rstrip())
-    lines += [_beside(findings, target) for target in case.targets if target.metric or target.subject]
-    lines.append(f"machine: {findings.machine}")
-    for peer, why in findings.failures.items():
+    rows = [head, *(_row(result, peer) for peer in case.runs)]
+    lines = [f"== {case.title}", *aligned(rows)]
+    lines += [_target_line(result, target) for target in case.targets if target.metric or target.subject]
+    lines.append(f"machine: {result.machine}")
+    for peer, why in result.failures.items():
         lines.append(f"!! {PEERS[peer].label} FAILED: {why}")
     return "\n".join(lines)
 
 
-def _row(findings: Findings, peer: str) -> list[str]:
-    case, main = findings.case, findings.case.metrics[0]
-    samples = findings.samples.get(peer, [])
+def _row(result: CaseResult, peer: str) -> list[str]:
+    case, main = result.case, result.case.metrics[0]
+    samples = result.samples.get(peer, [])
     values = [sample[main.key] for sample in samples]
-    ratio = findings.ratio(peer) if peer != case.subject else None
+    ratio = result.ratio(peer) if peer != case.subject else None
     own = (t for t in case.targets if not (t.metric or t.subject) and (t.peer or case.subject) == peer)
     target = next(own, None)
     return [
         PEERS[peer].label,
-        figure(findings.median(peer, main), main),
-        f"{figure(min(values), main)} - {figure(max(values), main)}" if values else "-",
-        *(figure(findings.median(peer, metric), metric) for metric in case.metrics[1:]),
+        figure(result.median(peer, main), main),
+        spread(values, main),
+        *(figure(result.median(peer, metric), metric) for metric in case.metrics[1:]),
         f"{ratio:.2f}x" if ratio is not None else "",
-        findings.aim(target) if target else "",
-        findings.verdict(target) if target else "",
+        result.aim(target) if target else "",
+        result.verdict(target) if target else "",
     ]
 
 
-def _beside(findings: Findings, target: Target) -> str:
-    """A target that is not about the first column, or not about the case's subject."""
-    value = findings.value(target)
+def _target_line(result: CaseResult, target: Target) -> str:
+    """Returns a target for another column than the first, or another subject than the case's, as a line."""
+    value = result.value(target)
     text = "-" if value is None else f"{value:.2f}x {PEERS[target.peer].label}" if target.peer else f"{value:,.1f}"
-    about = PEERS[target.subject].label if target.subject else (target.metric or findings.case.metrics[0]).title
-    return f"{about}: {text}, target {findings.aim(target)}: {findings.verdict(target)}"
+    about = PEERS[target.subject].label if target.subject else (target.metric or result.case.metrics[0]).title
+    return f"{about}: {text}, target {result.aim(target)}: {result.verdict(target)}"
 
 
 def figure(value: float | None, metric: Metric) -> str:
-    """A value with the metric's digits."""
+    """Returns a value with the digits of its metric."""
     return "-" if value is None else f"{value:,.{metric.decimals}f}"
+
+
+def spread(values: Sequence[float], metric: Metric) -> str:
+    """Returns the lowest and the highest value, with the digits of their metric."""
+    return f"{figure(min(values), metric)} - {figure(max(values), metric)}" if values else "-"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the rows of a text table as lines: the first column is aligned to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *others in rows:
+        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def markdown_row(cells: Sequence[str]) -> str:
+    """Returns a row of a Markdown table."""
+    return "| " + " | ".join(cells) + " |"

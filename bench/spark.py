@@ -1,4 +1,4 @@
-"""What reaches Spark from a socket, and leaves it: one session for all rounds, `noop` as the sink of every read."""
+"""Measures the reads and writes of Spark: one session for all rounds, `noop` as the sink of every read."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ import omq.broker
 from bench.measure import Sample
 from bench.processes import ROOT, RunError
 
-BATCH = 16 << 20  # bytes of a record batch
-BY_HAND = 4 << 20  # the same where pyzmq reads large rows, which is what it does best with
-TOTAL = 2 << 30  # bytes of a measured run
+BATCH_BYTES = 16 << 20  # of a record batch
+PYZMQ_BATCH_BYTES = 4 << 20  # the same where pyzmq reads large rows: the best size for it
+TOTAL_BYTES = 2 << 30  # of a measured run
 
 _session: list[Any] = []
 
@@ -34,7 +34,7 @@ messages = [b"x" * size] * max(1, min(256, (1 << 22) // size))
 while True:
     push.send_many(messages)
 """
-DRAIN = """
+CONSUMER = """
 import sys, omq
 size, count = int(sys.argv[1]), int(sys.argv[2])
 pull = omq.PULL(bind="tcp://127.0.0.1:*")
@@ -47,7 +47,7 @@ print("done", flush=True)
 
 @contextlib.contextmanager
 def _child(code: str, *arguments: int) -> Iterator[tuple[str, Any]]:
-    """A process beside Spark, and the first line that it says."""
+    """Runs a process next to Spark; yields its first line, and its output."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
@@ -59,7 +59,7 @@ def _child(code: str, *arguments: int) -> Iterator[tuple[str, Any]]:
 
 
 def session() -> Any:
-    """Spark, started at first use: `local[2]`, 1 GiB."""
+    """Returns the Spark session, started at first use: `local[2]`, 1 GiB."""
     if _session:
         return _session[0]
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "omq/spark/top")])
@@ -83,16 +83,19 @@ def session() -> Any:
     return found
 
 
+def _sample(size: int, count: int, took: float) -> Sample:
+    return {"rate": count / took, "megabytes": count * size / took / 1e6, "worker": _worker_peak()}
+
+
 def _timed(frame: Any, size: int, count: int) -> Sample:
     _forget_peaks()
     begun = time.perf_counter()
     frame.write.format("noop").mode("overwrite").save()
-    took = time.perf_counter() - begun
-    return {"rate": count / took, "megabytes": count * size / took / 1e6, "worker": _worker_peak()}
+    return _sample(size, count, time.perf_counter() - begun)
 
 
 def _workers() -> Iterator[Path]:
-    """Where the system tells about the Python workers of this session."""
+    """Yields the folders in /proc of the Python workers of this session."""
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if folder.name.isdigit() and b"pyspark.daemon" in (folder / "cmdline").read_bytes() and _is_ours(folder):
@@ -106,7 +109,7 @@ def _forget_peaks() -> None:
 
 
 def _worker_peak() -> float:
-    """The most memory that a Python worker has had since `_forget_peaks`, in MiB."""
+    """Returns the largest memory of a Python worker since `_forget_peaks`, in MiB."""
     peak = 0
     for folder in _workers():
         with contextlib.suppress(OSError, IndexError):
@@ -119,16 +122,16 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _mapped(stage: Any) -> Any:
-    """What a stage gives, as a frame of one partition."""
+    """Returns the output of a stage as a frame of one partition."""
     return session().range(0, 1, 1, 1).mapInArrow(stage, "value binary")
 
 
 def _count(size: int) -> int:
-    return max(1, TOTAL // size)
+    return max(1, TOTAL_BYTES // size)
 
 
 def read_omq(size: int) -> Sample:
-    """`format("omq")`."""
+    """Reads with `format("omq")`."""
     with _child(FEEDER, size) as (url, _):
         reader = session().read.format("omq").option("socket", "PULL").option("connect", url)
         frame = reader.option("columns", "value").option("maxRows", _count(size)).load()
@@ -136,16 +139,16 @@ def read_omq(size: int) -> Sample:
 
 
 def read_pyzmq(size: int) -> Sample:
-    """The best that we can write by hand with pyzmq, in `mapInArrow`."""
+    """Reads with pyzmq in `mapInArrow`, in the fastest way that was found."""
     from bench.peers.spark import pulled_by_pyzmq
 
     with _child(FEEDER, size) as (url, _):
-        batch = BY_HAND if size >= 65536 else BATCH
+        batch = PYZMQ_BATCH_BYTES if size >= 65536 else BATCH_BYTES
         return _timed(_mapped(partial(pulled_by_pyzmq, url, size, _count(size), batch)), size, _count(size))
 
 
 def read_stage(size: int) -> Sample:
-    """`pull_batches` in `mapInArrow`."""
+    """Reads with `pull_batches` in `mapInArrow`."""
     from bench.peers.spark import pulled_by_omq
 
     with _child(FEEDER, size) as (url, _):
@@ -153,27 +156,29 @@ def read_stage(size: int) -> Sample:
 
 
 def ceiling(size: int, columns: str = "value") -> Sample:
-    """A reader that yields batches which it has made before: no network. *columns*: `value`, or `all` of a topic's."""
+    """Reads batches that are built before, without a network. *columns*: `value`, or `all` of a topic's."""
     from bench.peers.spark import Prebuilt
 
     spark = session()
     spark.dataSource.register(Prebuilt)
-    reader = spark.read.format("prebuilt").option("size", size).option("count", _count(size)).option("batch", BATCH)
+    reader = (
+        spark.read.format("prebuilt").option("size", size).option("count", _count(size)).option("batch", BATCH_BYTES)
+    )
     return _timed(reader.option("columns", columns).load(), size, _count(size))
 
 
 def stage_ceiling(size: int) -> Sample:
-    """The same batches in `mapInArrow`, where Spark copies a row less often than it does behind a data source."""
+    """Reads the same batches in `mapInArrow`, where Spark copies a row less often than from a data source."""
     from bench.peers.spark import prebuilt
 
-    return _timed(_mapped(partial(prebuilt, size, _count(size), BATCH)), size, _count(size))
+    return _timed(_mapped(partial(prebuilt, size, _count(size), BATCH_BYTES)), size, _count(size))
 
 
 # ---------------------------------------------------------------------- topics
 
 
 @contextlib.contextmanager
-def _kept() -> Iterator[Path]:
+def _temporary_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="omq-bench-") as folder:
         yield Path(folder)
 
@@ -183,7 +188,7 @@ _filled: set[str] = set()
 
 
 def broker() -> str:
-    """The endpoint of a broker on the disk, a process of its own that is started at first use."""
+    """Returns the endpoint of a broker on the disk, a process of its own that is started at first use."""
     if not _broker:
         folder = tempfile.TemporaryDirectory(prefix="omq-bench-")
         ready = Path(folder.name) / "ready"
@@ -205,7 +210,7 @@ def broker() -> str:
 
 
 def _topic(size: int) -> str:
-    """A topic with as many messages as a measured run reads; filled at first use."""
+    """Returns the name of a topic with the messages of a measured run; it is filled at first use."""
     name = f"of {size} bytes"
     if name not in _filled:
         with omq.broker.Client(broker()) as client:
@@ -216,7 +221,7 @@ def _topic(size: int) -> str:
 
 
 def read_topic(size: int, columns: str = "value") -> Sample:
-    """`format("omq")` with a topic; *columns*: `value`, or `all`."""
+    """Reads a topic with `format("omq")`; *columns*: `value`, or `all`."""
     name = _topic(size)
     reader = session().read.format("omq").option("connect", broker()).option("topic", name)
     reader = reader if columns == "all" else reader.option("columns", columns)
@@ -224,20 +229,20 @@ def read_topic(size: int, columns: str = "value") -> Sample:
 
 
 def write_topic(size: int, delivery: str, persistence: str) -> Sample:
-    """A DataFrame into a topic that is empty before; the commit's own time besides."""
+    """Writes a DataFrame into an empty topic; the sample has the time of the commit, too."""
     from bench.peers.spark import TimedCommit
 
     count = _count(size) // 4
     spark = session()
     spark.dataSource.register(TimedCommit)
     frame = spark.range(0, count, 1, 1).selectExpr(f"CAST(repeat('x', {size}) AS BINARY) AS value")
-    with omq.broker.Client(broker()) as client, _kept() as folder:
+    with omq.broker.Client(broker()) as client, _temporary_folder() as folder:
         client.create("sink", persistence=persistence)
         try:
             _forget_peaks()
             begun = time.perf_counter()
             writer = frame.write.format("omqtimed").mode("append").option("connect", broker())
-            writer.option("topic", "sink").option("delivery", delivery).option("noted", str(folder / "took")).save()
+            writer.option("topic", "sink").option("delivery", delivery).option("timing", str(folder / "took")).save()
             took = time.perf_counter() - begun
             (info,) = client.topics("sink")
         finally:
@@ -245,12 +250,11 @@ def write_topic(size: int, delivery: str, persistence: str) -> Sample:
         if info.last != count:
             raise RunError(f"{info.last} of {count} rows arrived")
         commit = float((folder / "took").read_text(encoding="ascii"))
-    sample = {"rate": count / took, "megabytes": count * size / took / 1e6, "worker": _worker_peak()}
-    return {**sample, "commit": 1000 * commit}
+    return {**_sample(size, count, took), "commit": 1000 * commit}
 
 
 def discard(size: int) -> Sample:
-    """The same DataFrame into an Arrow writer that throws it away: what Spark takes for itself."""
+    """Writes the same DataFrame to an Arrow writer that throws it away: the time of Spark itself."""
     from bench.peers.spark import Discard
 
     count = _count(size) // 4
@@ -260,22 +264,21 @@ def discard(size: int) -> Sample:
     _forget_peaks()
     begun = time.perf_counter()
     frame.write.format("discard").mode("append").save()
-    took = time.perf_counter() - begun
-    return {"rate": count / took, "megabytes": count * size / took / 1e6, "worker": _worker_peak(), "commit": 0.0}
+    return {**_sample(size, count, time.perf_counter() - begun), "commit": 0.0}
 
 
 # ---------------------------------------------------------------------- live sockets
 
 
 def write_omq(size: int) -> Sample:
-    """`write.format("omq")`, up to the last message's arrival."""
+    """Writes with `write.format("omq")`, up to the arrival of the last message."""
     count = _count(size) // 4
-    with _child(DRAIN, size, count) as (url, said):
+    with _child(CONSUMER, size, count) as (url, output):
         frame = session().range(0, count, 1, 1).selectExpr(f"CAST(repeat('x', {size}) AS BINARY) AS value")
         _forget_peaks()
         begun = time.perf_counter()
         writer = frame.write.format("omq").mode("append").option("socket", "PUSH")
         writer.option("connect", url).option("send_hwm", 10_000).save()
-        said.readline()
+        output.readline()
         took = time.perf_counter() - begun
-    return {"rate": count / took, "megabytes": count * size / took / 1e6, "worker": _worker_peak()}
+    return _sample(size, count, took)

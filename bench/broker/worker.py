@@ -1,4 +1,4 @@
-"""One client in a process of its own: `python -m bench.broker.worker DRIVER JOB`, a `bench.processes.Talker`."""
+"""One client in a process of its own: `python -m bench.broker.worker DRIVER JOB`."""
 
 from __future__ import annotations
 
@@ -9,39 +9,41 @@ import sys
 import time
 import traceback
 
-from bench.broker.drivers import Client, Job, client, trips
-from bench.link import Link
+from bench.broker.drivers import Client, ClientJob, client, trips
+from bench.control import Control
 
 
 def main(name: str, job: str) -> None:
-    """Does what the bench orders until it closes the pipe: `do`, with `count`; times are of the monotonic clock,
-    `busy` is the processor's time."""
-    link = Link()
+    """Runs the orders of the bench, `do` with `count`, until the pipe is closed.
+
+    Times in reports are of the monotonic clock; `busy` is processor time.
+    """
+    control = Control()
     options = json.loads(job)
-    signal.alarm(options.pop("limit"))  # the last resort, should the bench itself have died
+    signal.alarm(options.pop("limit"))  # the last resort if the bench itself has died
     try:
-        driver = client(name, Job(**options))
-        link.tell(ready=True)
+        driver = client(name, ClientJob(**options))
+        control.report(ready=True)
         while True:
-            order = link.take()
+            order = control.receive()
             gc.collect()
-            link.tell(**_obey(driver, link, order["do"], order.get("count", 0)))
+            control.report(**_run_order(driver, control, order["do"], order.get("count", 0)))
     except Exception:
-        link.tell(error=traceback.format_exc())
+        control.report(error=traceback.format_exc())
         raise SystemExit(1) from None
 
 
-def _obey(driver: Client, link: Link, order: str, count: int) -> dict[str, object]:
+def _run_order(driver: Client, control: Control, order: str, count: int) -> dict[str, object]:
     if order == "trips":
         return {"trips": trips(driver, count)}
     if order in ("create", "arm"):
         getattr(driver, order)()
         return {"did": order}
-    if order in ("away", "one_by_one", "at_once"):
+    if order in ("leave", "one_by_one", "at_once"):
         return {"seconds": getattr(driver, order)(count)}
     run = getattr(driver, order)
     if order == "consume":
-        link.tell(begun=True)
+        control.report(begun=True)
     busy, started = time.process_time(), time.monotonic()
     run(count)
     return {"started": started, "ended": time.monotonic(), "busy": time.process_time() - busy}

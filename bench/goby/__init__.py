@@ -1,1 +1,1 @@
-"""What the router of gobyd carries a second, beside a router made of libzmq's proxy."""
+"""Measures the router of gobyd next to a router made of libzmq's proxy."""

@@ -1,4 +1,4 @@
-"""The matcher: how long a topic takes among many subscriptions."""
+"""The matcher: the time of a topic among many subscriptions."""
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
@@ -8,7 +8,7 @@ from omq._core.queues.matcher import Matcher
 TOPIC = b"quotes.0000005.bid"
 
 
-def _among(count: int) -> Matcher:
+def _matcher_of(count: int) -> Matcher:
     matcher = Matcher()
     for number in range(count):
         matcher.add(b"quotes.%07d." % number, number % 100)
@@ -17,11 +17,11 @@ def _among(count: int) -> Matcher:
 
 @pytest.mark.parametrize("subscriptions", [10, 10_000, 1_000_000])
 def test_match_one_of_many(benchmark: BenchmarkFixture, subscriptions: int) -> None:
-    assert benchmark(_among(subscriptions).match, TOPIC) == [5]
+    assert benchmark(_matcher_of(subscriptions).match, TOPIC) == [5]
 
 
 def test_match_none(benchmark: BenchmarkFixture) -> None:
-    assert benchmark(_among(10_000).match, b"trades.0000005") == []
+    assert benchmark(_matcher_of(10_000).match, b"trades.0000005") == []
 
 
 def test_match_a_prefix_that_a_hundred_peers_share(benchmark: BenchmarkFixture) -> None:
@@ -32,7 +32,7 @@ def test_match_a_prefix_that_a_hundred_peers_share(benchmark: BenchmarkFixture) 
 
 
 def test_subscribe_and_cancel(benchmark: BenchmarkFixture) -> None:
-    matcher = _among(10_000)
+    matcher = _matcher_of(10_000)
 
     def there_and_back() -> int:
         matcher.add(b"quotes.9999999.", 7)

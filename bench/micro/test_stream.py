@@ -10,7 +10,7 @@ from omq._core.link.poller import Poller
 from omq._core.wire.framing import encode_frame
 from omq._core.wire.pool import Pool
 
-PIECE = 32768  # bytes written before the connection reads
+WRITE_BYTES = 32768  # before the connection reads
 
 
 class _Counter:
@@ -29,7 +29,7 @@ class _Counter:
         raise AssertionError(reason)
 
 
-@pytest.mark.parametrize("size", [16, 128, 1024, PIECE // 2])
+@pytest.mark.parametrize("size", [16, 128, 1024, WRITE_BYTES // 2])
 def test_decode_through_a_socket_pair(benchmark: BenchmarkFixture, size: int) -> None:
     far, near = socket.socketpair()
     near.setblocking(False)
@@ -37,7 +37,7 @@ def test_decode_through_a_socket_pair(benchmark: BenchmarkFixture, size: int) ->
     connection = Connection(counter, near.detach(), poller, Pool(), None, 0)
     connection.start(b"")
     frame = encode_frame(b"x" * size)
-    count = PIECE // len(frame)
+    count = WRITE_BYTES // len(frame)
     piece = frame * count
 
     def write() -> None:

@@ -1,4 +1,4 @@
-"""Blocking stream sockets without any protocol: what the machine itself gives.
+"""Blocking stream sockets without any protocol: the limit of the machine itself.
 
 Messages have a size that both sides know; the kernel's default buffers; Nagle off.
 """
@@ -10,9 +10,9 @@ from collections.abc import Callable
 from time import perf_counter, perf_counter_ns
 from typing import Any
 
-from bench.link import Link
-from bench.peers import sparse
-from bench.peers.crowd import crowd
+from bench.control import Control
+from bench.peers import sparse_traffic
+from bench.peers.bare_connections import add_connections
 
 
 def _listen(endpoint: str) -> tuple[socket.socket, str]:
@@ -28,25 +28,25 @@ def _listen(endpoint: str) -> tuple[socket.socket, str]:
     return listener, endpoint
 
 
-def accept(link: Link, endpoint: str) -> socket.socket:
-    """Listens, tells where, and gives the first connection."""
+def accept(control: Control, endpoint: str) -> socket.socket:
+    """Listens, reports the endpoint, and returns the first connection."""
     listener, resolved = _listen(endpoint)
-    link.tell(endpoint=resolved)
-    return _prompt(listener.accept()[0])
+    control.report(endpoint=resolved)
+    return _without_nagle(listener.accept()[0])
 
 
 def dial(endpoint: str) -> socket.socket:
-    """Connects."""
+    """Returns a connection."""
     scheme, address = endpoint.split("://")
     if scheme == "ipc":
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(address)
         return connection
     host, port = address.rsplit(":", 1)
-    return _prompt(socket.create_connection((host, int(port))))
+    return _without_nagle(socket.create_connection((host, int(port))))
 
 
-def _prompt(connection: socket.socket) -> socket.socket:
+def _without_nagle(connection: socket.socket) -> socket.socket:
     if connection.family == socket.AF_INET:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
@@ -61,45 +61,45 @@ def _fill(connection: socket.socket, view: memoryview) -> None:
         got += count
 
 
-def pull(link: Link, job: dict[str, Any]) -> None:
+def pull(control: Control, job: dict[str, Any]) -> None:
     """Times bursts from the first message to the last."""
-    connection = accept(link, job["endpoint"])
+    connection = accept(control, job["endpoint"])
     view = memoryview(bytearray(job["size"]))
     while True:
-        count = link.take()["burst"]
-        link.tell(armed=True)
+        count = control.receive()["burst"]
+        control.report(armed=True)
         _fill(connection, view)
         started = perf_counter()
         for _ in range(count - 1):
             _fill(connection, view)
-        link.tell(seconds=perf_counter() - started)
+        control.report(seconds=perf_counter() - started)
 
 
-def push(link: Link, job: dict[str, Any]) -> None:
+def push(control: Control, job: dict[str, Any]) -> None:
     """Sends bursts, one `sendall` a message."""
     connection = dial(job["endpoint"])
     message = b"x" * job["size"]
     while True:
-        count = link.take()["burst"]
+        count = control.receive()["burst"]
         for _ in range(count):
             connection.sendall(message)
 
 
-def rep(link: Link, job: dict[str, Any]) -> None:
+def rep(control: Control, job: dict[str, Any]) -> None:
     """Answers every request with itself."""
-    connection = accept(link, job["endpoint"])
+    connection = accept(control, job["endpoint"])
     size = job["size"]
     while True:
         connection.sendall(connection.recv(size, socket.MSG_WAITALL))
 
 
-def req(link: Link, job: dict[str, Any]) -> None:
+def req(control: Control, job: dict[str, Any]) -> None:
     """Times each round trip."""
     connection = dial(job["endpoint"])
     size = job["size"]
     message = b"x" * size
     while True:
-        count = link.take()["burst"]
+        count = control.receive()["burst"]
         trips = [0] * count
         last = perf_counter_ns()
         for index in range(count):
@@ -108,11 +108,11 @@ def req(link: Link, job: dict[str, Any]) -> None:
             now = perf_counter_ns()
             trips[index] = now - last
             last = now
-        link.tell(trips=trips)
+        control.report(trips=trips)
 
 
-class _Plain:
-    """A stream socket with the calls that `bench.peers.sparse` makes; it accepts when it is first read."""
+class _BareSocketFactory:
+    """A stream socket with the calls of `bench.peers.sparse_traffic`; it accepts a connection when it is first read."""
 
     listener: socket.socket
     connection: socket.socket | None = None
@@ -120,14 +120,14 @@ class _Plain:
     def __init__(self, size: int) -> None:
         self._size = size
 
-    def open(self, _kind: str) -> _Plain:
+    def open(self, _kind: str) -> _BareSocketFactory:
         return self
 
-    def bind(self, _sock: _Plain, endpoint: str) -> str:
+    def bind(self, _sock: _BareSocketFactory, endpoint: str) -> str:
         self.listener, resolved = _listen(endpoint)
         return resolved
 
-    def connect(self, _sock: _Plain, endpoint: str) -> None:
+    def connect(self, _sock: _BareSocketFactory, endpoint: str) -> None:
         self.connection = dial(endpoint)
 
     def send(self, message: bytes) -> None:
@@ -136,37 +136,37 @@ class _Plain:
 
     def recv(self) -> bytes:
         if self.connection is None:
-            self.connection = _prompt(self.listener.accept()[0])
+            self.connection = _without_nagle(self.listener.accept()[0])
         return self.connection.recv(self._size, socket.MSG_WAITALL)
 
 
-def drip(link: Link, job: dict[str, Any]) -> None:
-    """Every message of a burst is a system call of its own: what the machine itself takes to deliver the last."""
-    sparse.drip(_Plain(job["size"]), link, job)
+def send_bursts(control: Control, job: dict[str, Any]) -> None:
+    """Sends bursts with a system call for each message: the lag of the last one is the machine's own."""
+    sparse_traffic.send_bursts(_BareSocketFactory(job["size"]), control, job)
 
 
-def drops(link: Link, job: dict[str, Any]) -> None:
-    """The other side of `drip`."""
-    sparse.drops(_Plain(job["size"]), link, job)
+def receive_bursts(control: Control, job: dict[str, Any]) -> None:
+    """Receives what `send_bursts` sends, and reports the lags."""
+    sparse_traffic.receive_bursts(_BareSocketFactory(job["size"]), control, job)
 
 
-def compute(link: Link, job: dict[str, Any]) -> None:
-    """No socket at all: what a process that computes in pure Python gets done in a second."""
+def compute(control: Control, job: dict[str, Any]) -> None:
+    """Computes in pure Python, without any socket, and reports the loops a second."""
     while True:
-        seconds = link.take()["seconds"]
+        seconds = control.receive()["seconds"]
         rounds, started = 0, perf_counter()
         while perf_counter() < started + seconds:
             for _ in range(1000):
                 pass
             rounds += 1
-        link.tell(computed=rounds / (perf_counter() - started))
+        control.report(computed=rounds / (perf_counter() - started))
 
 
-ROLES: dict[str, Callable[[Link, dict[str, Any]], None]] = {
+ROLES: dict[str, Callable[[Control, dict[str, Any]], None]] = {
     "compute": compute,
-    "crowd": crowd,
-    "drip": drip,
-    "drops": drops,
+    "connections": add_connections,
+    "burst-sender": send_bursts,
+    "burst-receiver": receive_bursts,
     "pull": pull,
     "push": push,
     "rep": rep,
@@ -174,6 +174,6 @@ ROLES: dict[str, Callable[[Link, dict[str, Any]], None]] = {
 }
 
 
-def play(role: str, link: Link, job: dict[str, Any]) -> None:
-    """Plays a role."""
-    ROLES[role](link, job)
+def run_role(role: str, control: Control, job: dict[str, Any]) -> None:
+    """Runs a role."""
+    ROLES[role](control, job)

@@ -7,68 +7,64 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bench.link import Link
-from bench.peers import blocking
+from bench.control import Control
+from bench.peers import blocking_roles
+from bench.peers.asyncio_roles import SocketFactory
 
 #: Keys that protect nothing: both processes of a run need the same.
 SERVER_PUBLIC, SERVER_SECRET = (
     b"gWvg7t?An7M@iLci/vbii(THd9O#rwqa/(NaEzqp",
     b"h8Ad.@0)Y!+++9YDkj{y?BQb55X7x2MisMc1<h%j",
 )
+SERVER_KINDS = ("PULL", "REP")
 
 
 def libsodium_of_pyzmq() -> str | None:
-    """The file that pyzmq's wheel brings; `None` where pyzmq is built in another way."""
+    """Returns the path of the libsodium in pyzmq's wheel; `None` where pyzmq is built in another way."""
     found = find_spec("zmq")
     if found is None or found.origin is None:
         return None
-    brought = sorted((Path(found.origin).parents[1] / "pyzmq.libs").glob("libsodium*.so*"))
-    return str(brought[0]) if brought else None
+    libraries = sorted((Path(found.origin).parents[1] / "pyzmq.libs").glob("libsodium*.so*"))
+    return str(libraries[0]) if libraries else None
 
 
-class _Omq:
-    def open(self, kind: str) -> Any:
-        import omq
+def _omq_sockets() -> SocketFactory:
+    import omq
+    from bench.peers.omq_blocking import OmqSockets
 
-        serves = kind in ("PULL", "REP")
-        security = omq.CurveServer(SERVER_SECRET) if serves else omq.CurveClient(SERVER_PUBLIC)
-        return getattr(omq, kind)(security=security)
+    class OmqCurveSockets(OmqSockets):
+        def open(self, kind: str, hwm: int | None = None) -> Any:
+            server = kind in SERVER_KINDS
+            security = omq.CurveServer(SERVER_SECRET) if server else omq.CurveClient(SERVER_PUBLIC)
+            return getattr(omq, kind)(security=security)
 
-    def bind(self, socket: Any, endpoint: str) -> str:
-        return str(socket.bind(endpoint))
-
-    def connect(self, socket: Any, endpoint: str) -> None:
-        socket.connect(endpoint)
+    return OmqCurveSockets(omq, {})
 
 
-class _Pyzmq:
-    def open(self, kind: str) -> Any:
-        import zmq
+def _pyzmq_sockets() -> SocketFactory:
+    import zmq
 
-        socket = zmq.Context.instance().socket(getattr(zmq, kind))
-        if kind in ("PULL", "REP"):
-            socket.curve_server = True
-            socket.curve_secretkey = SERVER_SECRET
-        else:
-            socket.curve_serverkey = SERVER_PUBLIC
-            socket.curve_publickey, socket.curve_secretkey = zmq.curve_keypair()
-        return socket
+    from bench.peers.pyzmq_blocking import PyzmqSockets
 
-    def bind(self, socket: Any, endpoint: str) -> str:
-        import zmq
+    class PyzmqCurveSockets(PyzmqSockets):
+        def open(self, kind: str, hwm: int | None = None) -> Any:
+            socket = super().open(kind, hwm)
+            if kind in SERVER_KINDS:
+                socket.curve_server = True
+                socket.curve_secretkey = SERVER_SECRET
+            else:
+                socket.curve_serverkey = SERVER_PUBLIC
+                socket.curve_publickey, socket.curve_secretkey = zmq.curve_keypair()
+            return socket
 
-        socket.bind(endpoint)
-        return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
-
-    def connect(self, socket: Any, endpoint: str) -> None:
-        socket.connect(endpoint)
+    return PyzmqCurveSockets(zmq.Context.instance())
 
 
-def play(role: str, link: Link, job: dict[str, Any]) -> None:
-    """Plays a role."""
+def run_role(role: str, control: Control, job: dict[str, Any]) -> None:
+    """Runs a role."""
     library = job["options"]["library"]
     if library == "same":
         path = libsodium_of_pyzmq()
         assert path is not None
         os.environ["OMQ_LIBSODIUM"] = path
-    blocking.run(_Pyzmq() if library == "pyzmq" else _Omq(), role, link, job)
+    blocking_roles.run(_pyzmq_sockets() if library == "pyzmq" else _omq_sockets(), role, control, job)

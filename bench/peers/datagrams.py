@@ -1,4 +1,4 @@
-"""RADIO to DISH over UDP, and datagrams on bare sockets: at a given rate, how many arrive."""
+"""RADIO to DISH over UDP, and datagrams on bare sockets: the number that arrives at a given rate."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from time import perf_counter
 from typing import Any
 
 import omq
-from bench.link import Link
+from bench.control import Control
 
 GROUP = "g"
-QUIET = 0.15  # seconds without a datagram after which a step is over
-TICK = 0.001  # seconds between two bursts of a sender
-_TIMEVAL = struct.pack("ll", 0, int(QUIET * 1e6))
+IDLE_TIMEOUT_S = 0.15  # without a datagram after which a step is over
+TICK_S = 0.001  # between two bursts of a sender
+_TIMEVAL = struct.pack("ll", 0, int(IDLE_TIMEOUT_S * 1e6))
 
 
-def receive(link: Link, job: dict[str, Any]) -> None:
-    """Counts what arrives in each step."""
+def receive(control: Control, job: dict[str, Any]) -> None:
+    """Counts the messages that arrive in each step."""
     if job["options"]["library"] == "omq":
-        dish = omq.DISH(bind="udp://127.0.0.1:*", join=GROUP, recv_timeout=QUIET)
+        dish = omq.DISH(bind="udp://127.0.0.1:*", join=GROUP, recv_timeout=IDLE_TIMEOUT_S)
         endpoint, take, over = dish.endpoints[0], dish.recv, omq.ReceiveTimeout
     else:
         bare = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -31,18 +31,18 @@ def receive(link: Link, job: dict[str, Any]) -> None:
         def take() -> bytes:
             return bare.recv(65536)
 
-    link.tell(endpoint=endpoint)
+    control.report(endpoint=endpoint)
     while True:
-        link.take()
-        link.tell(armed=True)
+        control.receive()
+        control.report(armed=True)
         count = 0
         while not count:
             count = _count(take, over)
-        link.tell(count=count)
+        control.report(count=count)
 
 
 def _count(take: Callable[[], bytes], over: type[Exception]) -> int:
-    """Takes until nothing comes for a while."""
+    """Receives until nothing comes for a while."""
     count = 0
     try:
         while True:
@@ -52,7 +52,7 @@ def _count(take: Callable[[], bytes], over: type[Exception]) -> int:
         return count
 
 
-def send(link: Link, job: dict[str, Any]) -> None:
+def send(control: Control, job: dict[str, Any]) -> None:
     """Sends the messages of each step, in a burst each millisecond."""
     body = b"x" * job["size"]
     if job["options"]["library"] == "omq":
@@ -72,19 +72,19 @@ def send(link: Link, job: dict[str, Any]) -> None:
             bare.send(datagram)
 
     while True:
-        order = link.take()
-        burst = max(1, round(order["rate"] * TICK))
-        ticks = int(order["seconds"] / TICK)
+        order = control.receive()
+        burst = max(1, round(order["rate"] * TICK_S))
+        ticks = int(order["seconds"] / TICK_S)
         started = due = perf_counter()
         for _ in range(ticks):
             while perf_counter() < due:
                 pass
             for _ in range(burst):
                 put()
-            due += TICK
-        link.tell(sent=ticks * burst, seconds=perf_counter() - started)
+            due += TICK_S
+        control.report(sent=ticks * burst, seconds=perf_counter() - started)
 
 
-def play(role: str, link: Link, job: dict[str, Any]) -> None:
-    """Plays a role."""
-    {"send": send, "receive": receive}[role](link, job)
+def run_role(role: str, control: Control, job: dict[str, Any]) -> None:
+    """Runs a role."""
+    {"send": send, "receive": receive}[role](control, job)

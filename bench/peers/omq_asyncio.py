@@ -1,26 +1,15 @@
-"""omq's asyncio twin."""
+"""The asyncio sockets of omq."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import omq.asyncio
-from bench.link import Link
-from bench.peers import awaited
+from bench.control import Control
+from bench.peers import asyncio_roles
+from bench.peers.omq_blocking import OmqSockets
 
 
-class _Sockets:
-    def open(self, kind: str) -> Any:
-        options = {"subscribe": b""} if kind == "SUB" else {}
-        return getattr(omq.asyncio, kind)(**options)
-
-    def bind(self, socket: Any, endpoint: str) -> str:
-        return str(socket.bind(endpoint))
-
-    def connect(self, socket: Any, endpoint: str) -> None:
-        socket.connect(endpoint)
-
-
-def play(role: str, link: Link, job: dict[str, Any]) -> None:
-    """Plays a role."""
-    awaited.run(_Sockets(), role, link, job)
+def run_role(role: str, control: Control, job: dict[str, Any]) -> None:
+    """Runs a role."""
+    asyncio_roles.run(OmqSockets(omq.asyncio, {}), role, control, job)

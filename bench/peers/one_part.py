@@ -10,7 +10,7 @@ from collections.abc import Callable
 from time import perf_counter, perf_counter_ns
 from typing import Any
 
-from bench.link import Link
+from bench.control import Control
 
 
 def _opened(library: str, kind: str, bind: str | None = None, connect: str | None = None) -> tuple[Any, str]:
@@ -30,34 +30,34 @@ def _opened(library: str, kind: str, bind: str | None = None, connect: str | Non
     return theirs, theirs.getsockopt(pyomq.LAST_ENDPOINT).decode() if bind else ""
 
 
-def receive(library: str, kind: str, link: Link, job: dict[str, Any]) -> None:
+def receive(library: str, kind: str, control: Control, job: dict[str, Any]) -> None:
     """Times bursts from the first message to the last."""
     sock, endpoint = _opened(library, kind, bind=job["endpoint"])
-    link.tell(endpoint=endpoint)
+    control.report(endpoint=endpoint)
     recv = sock.recv
     while True:
-        count = link.take()["burst"]
-        link.tell(armed=True)
+        count = control.receive()["burst"]
+        control.report(armed=True)
         recv()
         started = perf_counter()
         for _ in range(count - 1):
             recv()
-        link.tell(seconds=perf_counter() - started)
+        control.report(seconds=perf_counter() - started)
 
 
-def send(library: str, kind: str, link: Link, job: dict[str, Any]) -> None:
+def send(library: str, kind: str, control: Control, job: dict[str, Any]) -> None:
     """Sends bursts as fast as `send` takes them."""
     sock, _ = _opened(library, kind, connect=job["endpoint"])
     give, message = sock.send, b"x" * job["size"]
     while True:
-        for _ in range(link.take()["burst"]):
+        for _ in range(control.receive()["burst"]):
             give(message)
 
 
-def answer(library: str, kind: str, link: Link, job: dict[str, Any]) -> None:
+def answer(library: str, kind: str, control: Control, job: dict[str, Any]) -> None:
     """Answers every request with itself."""
     sock, endpoint = _opened(library, kind, bind=job["endpoint"])
-    link.tell(endpoint=endpoint)
+    control.report(endpoint=endpoint)
     give = sock.send
     if kind != "SERVER":
         recv = sock.recv
@@ -74,12 +74,12 @@ def answer(library: str, kind: str, link: Link, job: dict[str, Any]) -> None:
             give(frame.bytes, routing_id=frame.routing_id)
 
 
-def ask(library: str, kind: str, link: Link, job: dict[str, Any]) -> None:
+def ask(library: str, kind: str, control: Control, job: dict[str, Any]) -> None:
     """Times each round trip of each burst that is asked for."""
     sock, _ = _opened(library, kind, connect=job["endpoint"])
     give, recv, message = sock.send, sock.recv, b"x" * job["size"]
     while True:
-        trips = [0] * link.take()["burst"]
+        trips = [0] * control.receive()["burst"]
         last = perf_counter_ns()
         for index in range(len(trips)):
             give(message)
@@ -87,10 +87,10 @@ def ask(library: str, kind: str, link: Link, job: dict[str, Any]) -> None:
             now = perf_counter_ns()
             trips[index] = now - last
             last = now
-        link.tell(trips=trips)
+        control.report(trips=trips)
 
 
-_VERBS: dict[str, Callable[[str, str, Link, dict[str, Any]], None]] = {
+_VERBS: dict[str, Callable[[str, str, Control, dict[str, Any]], None]] = {
     "receive": receive,
     "send": send,
     "answer": answer,
@@ -98,7 +98,7 @@ _VERBS: dict[str, Callable[[str, str, Link, dict[str, Any]], None]] = {
 }
 
 
-def play(role: str, link: Link, job: dict[str, Any]) -> None:
-    """Plays a role."""
+def run_role(role: str, control: Control, job: dict[str, Any]) -> None:
+    """Runs a role."""
     verb, kind = role.split()
-    _VERBS[verb](job["options"]["library"], kind, link, job)
+    _VERBS[verb](job["options"]["library"], kind, control, job)

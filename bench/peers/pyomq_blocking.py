@@ -1,4 +1,4 @@
-"""pyomq's blocking sockets (omq.rs on tokio)."""
+"""The blocking sockets of pyomq (omq.rs on tokio)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ from typing import Any
 
 import pyomq
 
-from bench.link import Link
-from bench.peers import blocking
+from bench.control import Control
+from bench.peers import blocking_roles
 
 
-class _Sockets:
-    def __init__(self) -> None:
-        self._context = pyomq.Context()
+class PyomqSockets:
+    """Opens sockets of pyomq.
+
+    Args:
+        context: A context of `pyomq`, or of `pyomq.asyncio`.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
 
     def open(self, kind: str, hwm: int | None = None) -> Any:
         socket = self._context.socket(getattr(pyomq, kind))
@@ -29,6 +35,6 @@ class _Sockets:
         socket.connect(endpoint)
 
 
-def play(role: str, link: Link, job: dict[str, Any]) -> None:
-    """Plays a role."""
-    blocking.run(_Sockets(), role, link, job)
+def run_role(role: str, control: Control, job: dict[str, Any]) -> None:
+    """Runs a role."""
+    blocking_roles.run(PyomqSockets(pyomq.Context()), role, control, job)

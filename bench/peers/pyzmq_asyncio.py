@@ -1,34 +1,16 @@
-"""pyzmq's asyncio sockets over libzmq."""
+"""The asyncio sockets of pyzmq, over libzmq."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import zmq
 import zmq.asyncio
 
-from bench.link import Link
-from bench.peers import awaited
+from bench.control import Control
+from bench.peers import asyncio_roles
+from bench.peers.pyzmq_blocking import PyzmqSockets
 
 
-class _Sockets:
-    def __init__(self) -> None:
-        self._context = zmq.asyncio.Context()
-
-    def open(self, kind: str) -> Any:
-        socket = self._context.socket(getattr(zmq, kind))
-        if kind == "SUB":
-            socket.subscribe(b"")
-        return socket
-
-    def bind(self, socket: Any, endpoint: str) -> str:
-        socket.bind(endpoint)
-        return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
-
-    def connect(self, socket: Any, endpoint: str) -> None:
-        socket.connect(endpoint)
-
-
-def play(role: str, link: Link, job: dict[str, Any]) -> None:
-    """Plays a role."""
-    awaited.run(_Sockets(), role, link, job)
+def run_role(role: str, control: Control, job: dict[str, Any]) -> None:
+    """Runs a role."""
+    asyncio_roles.run(PyzmqSockets(zmq.asyncio.Context()), role, control, job)

@@ -1,4 +1,4 @@
-"""pyzmq's blocking sockets over libzmq."""
+"""The blocking sockets of pyzmq, over libzmq."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ from typing import Any
 
 import zmq
 
-from bench.link import Link
-from bench.peers import blocking
+from bench.control import Control
+from bench.peers import blocking_roles
 
 
-class _Sockets:
-    def __init__(self) -> None:
-        self._context = zmq.Context()
+class PyzmqSockets:
+    """Opens sockets of pyzmq.
+
+    Args:
+        context: A context of `zmq`, or of `zmq.asyncio`.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
 
     def open(self, kind: str, hwm: int | None = None) -> Any:
         socket = self._context.socket(getattr(zmq, kind))
@@ -30,6 +36,6 @@ class _Sockets:
         socket.connect(endpoint)
 
 
-def play(role: str, link: Link, job: dict[str, Any]) -> None:
-    """Plays a role."""
-    blocking.run(_Sockets(), role, link, job)
+def run_role(role: str, control: Control, job: dict[str, Any]) -> None:
+    """Runs a role."""
+    blocking_roles.run(PyzmqSockets(zmq.Context()), role, control, job)

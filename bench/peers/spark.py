@@ -1,4 +1,4 @@
-"""What runs in Spark's Python workers: the ceiling without a network, and a reader written by hand with pyzmq."""
+"""Sources and sinks for Spark's Python workers: the ceiling without a network, and a reader by hand with pyzmq."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 
 from omq.spark.source import OmqDataSource
 
-#: A topic's columns, and what a message without a key and headers has in them.
+#: The columns of a topic, and their values for a message without a key and headers.
 COLUMNS: dict[str, tuple[str, pa.Scalar]] = {
     "topic": ("string", pa.scalar("of some bytes")),
     "id": ("bigint", pa.scalar(1, pa.int64())),
@@ -31,7 +31,7 @@ COLUMNS: dict[str, tuple[str, pa.Scalar]] = {
 
 
 class Prebuilt(DataSource):
-    """Batches that are there already."""
+    """A data source of batches that are built before."""
 
     @classmethod
     def name(cls) -> str:
@@ -76,13 +76,13 @@ def _repeated(value: Any, count: int) -> Any:
     return pa.repeat(value, count) if value.is_valid else pa.nulls(count, value.type)
 
 
-# Stages for `mapInArrow`, with their options bound by `functools.partial`: workers import them, so what Spark sends for
-# them is as large for each. It comes in two writes, and whether the second waits 40 ms until the kernel acknowledges
-# the first depends on their sizes.
+# Stages for `mapInArrow`, with their options bound by `functools.partial`: workers import them, so Spark sends as many
+# bytes for each. Spark sends them in two writes, and their sizes decide whether the second waits 40 ms for the kernel's
+# acknowledgement of the first.
 
 
 def prebuilt(size: int, count: int, batch: int, batches: Iterator[Any]) -> Iterator[Any]:
-    """The same for `mapInArrow`."""
+    """Yields the same batches, for `mapInArrow`."""
     for _ in batches:
         pass
     yield from PrebuiltReader(size, count, batch).read(None)
@@ -127,7 +127,7 @@ def pulled_by_pyzmq(url: str, size: int, count: int, batch: int, batches: Iterat
 
 
 class Discard(DataSource):
-    """A sink that throws away what it gets."""
+    """A sink that throws away all rows."""
 
     @classmethod
     def name(cls) -> str:
@@ -138,7 +138,7 @@ class Discard(DataSource):
 
 
 class DiscardWriter(DataSourceArrowWriter):
-    """Takes every batch."""
+    """Reads every batch."""
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         for _ in iterator:
@@ -147,24 +147,26 @@ class DiscardWriter(DataSourceArrowWriter):
 
 
 class TimedCommit(OmqDataSource):
-    """The data source, whose commit notes in a file how many seconds it took; the option `noted` names the file."""
+    """The data source, whose commit writes its seconds to the file that the option `timing` names."""
 
     @classmethod
     def name(cls) -> str:
         return "omqtimed"
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        noted = self.options.pop("noted")
+        path = self.options.pop("timing")
         made: Any = super().writer(schema, overwrite)
-        return _Timed(type(made), made, noted)
+        return _timed_commit(type(made), made, path)
 
 
-def _Timed(kind: type, made: Any, noted: str) -> Any:  # noqa: N802 - makes an object of a class
+def _timed_commit(kind: type, made: Any, path: str) -> Any:
+    """Returns the writer *made*, whose class times the commit."""
+
     class Timed(kind):  # type: ignore[misc, valid-type]
         def commit(self, messages: list[Any]) -> None:
             begun = time.perf_counter()
             super().commit(messages)
-            Path(noted).write_text(str(time.perf_counter() - begun), encoding="ascii")
+            Path(path).write_text(str(time.perf_counter() - begun), encoding="ascii")
 
     made.__class__ = Timed
     return made

@@ -1,1 +1,1 @@
-"""omq's proxy beside libzmq's (through pyzmq) and pyomq's: `python -m bench.proxy`."""
+"""Measures omq's proxy next to libzmq's (through pyzmq) and pyomq's: `python -m bench.proxy`."""

@@ -24,41 +24,41 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from bench.proxy.clients import Progress, answer, ask, receive, send
-from bench.proxy.peers import PEERS
+from bench.processes import ROOT
+from bench.proxy.clients import ReceiveCounter, answer, ask, receive, send
+from bench.proxy.proxies import PEERS
 
-ROOT: Final = Path(__file__).parents[2]
 PATTERNS: Final = ("pull-push", "xsub-xpub", "router-dealer")
-WARM: Final = 0.3  # seconds before counting begins
-PATIENCE: Final = 20.0  # seconds in which the first message is to come
+WARMUP_S: Final = 0.3  # before counting begins
+FIRST_MESSAGE_TIMEOUT_S: Final = 20.0
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
 def served(peer: str, pattern: str) -> Iterator[tuple[int, str, str]]:
-    """A proxy in a process of its own: its id and its endpoints."""
+    """Runs a proxy in a process of its own; yields its id and its endpoints."""
     ours, theirs = socket.socketpair()
     front, back = pattern.upper().split("-")
-    command = [sys.executable, "-m", "bench.proxy.peers", peer, front, back, str(theirs.fileno())]
+    command = [sys.executable, "-m", "bench.proxy.proxies", peer, front, back, str(theirs.fileno())]
     process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()])
     theirs.close()
-    ours.settimeout(PATIENCE)
+    ours.settimeout(FIRST_MESSAGE_TIMEOUT_S)
     try:
-        with ours, ours.makefile() as told:
-            frontend, backend = told.readline().split()
+        with ours, ours.makefile() as output:
+            frontend, backend = output.readline().split()
         yield process.pid, frontend, backend
     finally:
         process.kill()
         process.wait()
 
 
-Role = tuple[Callable[..., None], tuple[Any, ...]]
+Call = tuple[Callable[..., None], tuple[Any, ...]]
 
 
 @contextmanager
-def playing(role: Role) -> Iterator[None]:
-    """A client in a process of its own."""
-    process = multiprocessing.get_context("fork").Process(target=_quietly, args=role, daemon=True)
+def client_process(role: Call) -> Iterator[None]:
+    """Runs a client in a process of its own."""
+    process = multiprocessing.get_context("fork").Process(target=_run_client, args=role, daemon=True)
     process.start()
     try:
         yield
@@ -67,32 +67,37 @@ def playing(role: Role) -> Iterator[None]:
         process.join()
 
 
-def until(reached: Callable[[], bool], complaint: str) -> None:
-    end = time.monotonic() + PATIENCE
+def wait_until(reached: Callable[[], bool], error: str) -> None:
+    """Waits until *reached* is true.
+
+    Raises:
+        TimeoutError: It is not in time, with the text *error*.
+    """
+    end = time.monotonic() + FIRST_MESSAGE_TIMEOUT_S
     while not reached():
         if time.monotonic() > end:
-            raise TimeoutError(complaint)
+            raise TimeoutError(error)
         time.sleep(0.01)
 
 
-def _quietly(play: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+def _run_client(run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     try:
-        play(*arguments)
+        run(*arguments)
     except (OSError, EOFError):
         os._exit(1)
 
 
 def processor_time(pid: int) -> float:
-    """Seconds that a process has worked."""
+    """Returns the seconds of processor time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / _TICK
 
 
 def measure(peer: str, pattern: str, size: int, seconds: float) -> tuple[float, float]:
-    """Messages a second that arrive, and microseconds of the proxy's processor time for each."""
-    progress = Progress()
-    receiver: Role
-    sender: Role
+    """Returns the messages a second that arrive, and the microseconds of the proxy's processor time for each."""
+    progress = ReceiveCounter()
+    receiver: Call
+    sender: Call
     with served(peer, pattern) as (pid, front, back):
         if pattern == "router-dealer":
             receiver, sender = (answer, (back, progress)), (ask, (front, size, progress))
@@ -100,11 +105,11 @@ def measure(peer: str, pattern: str, size: int, seconds: float) -> tuple[float, 
             kinds = {"pull-push": (b"PUSH", b"PULL"), "xsub-xpub": (b"PUB", b"SUB")}[pattern]
             receiver = (receive, (back, kinds[1], size, progress))
             sender = (send, (front, kinds[0], b"x" * size, progress))
-        with playing(receiver):
-            until(lambda: progress.there, f"{peer}, {pattern}: the receiver has not come")
-            with playing(sender):
-                until(lambda: progress.count > 0, f"{peer}, {pattern}: no message has come through")
-                time.sleep(WARM)
+        with client_process(receiver):
+            wait_until(lambda: progress.ready, f"{peer}, {pattern}: the receiver has not come")
+            with client_process(sender):
+                wait_until(lambda: progress.count > 0, f"{peer}, {pattern}: no message has come through")
+                time.sleep(WARMUP_S)
                 begun, counted, worked = time.monotonic(), progress.count, processor_time(pid)
                 time.sleep(seconds)
                 count = progress.count - counted
@@ -116,25 +121,27 @@ def measure(peer: str, pattern: str, size: int, seconds: float) -> tuple[float, 
 
 
 def main() -> None:
-    """Plays the rounds, and shows what came of them."""
+    """Runs the rounds, and prints the results."""
     parser = argparse.ArgumentParser(prog="python -m bench.proxy", description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=1.0, help="how long messages are counted in a round")
+    parser.add_argument("--seconds", type=float, default=1.0, help="seconds of counting in a round")
     parser.add_argument("--size", type=int, default=128, help="bytes of a message")
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--patterns", nargs="+", choices=PATTERNS, default=PATTERNS)
-    asked = parser.parse_args()
-    peers = [peer for peer in asked.peers if peer != "pyomq" or importlib.util.find_spec("pyomq")]
+    arguments = parser.parse_args()
+    peers = [peer for peer in arguments.peers if peer != "pyomq" or importlib.util.find_spec("pyomq")]
     rates: dict[tuple[str, str], list[float]] = defaultdict(list)
     costs: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for _ in range(asked.rounds):
-        for pattern in asked.patterns:
+    for _ in range(arguments.rounds):
+        for pattern in arguments.patterns:
             for peer in peers:
-                rate, cost = measure(peer, pattern, asked.size, asked.seconds)
+                rate, cost = measure(peer, pattern, arguments.size, arguments.seconds)
                 rates[pattern, peer].append(rate)
                 costs[pattern, peer].append(cost)
-    print(f"{asked.size} bytes a message, {asked.rounds} rounds: messages a second; us of processor time for each")
-    for pattern in asked.patterns:
+    print(
+        f"{arguments.size} bytes a message, {arguments.rounds} rounds: messages a second; us of processor time for each"
+    )
+    for pattern in arguments.patterns:
         for peer in peers:
             if rates[pattern, peer]:
                 print(_line(pattern, peer, rates, costs))

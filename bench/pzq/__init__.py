@@ -1,1 +1,1 @@
-"""What the store-and-forward device does a second, beside a stub of it that stores nothing."""
+"""Measures the store-and-forward device next to a stub of it that stores nothing."""

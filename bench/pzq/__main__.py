@@ -1,23 +1,20 @@
 """Measures the device and the stub in one run: `python -m bench.pzq`. Medians of some rounds, and the range.
 
 produced     messages a second of one producer whose acknowledgements are pipelined
-asked        of one producer that waits for each acknowledgement
-consumed     taken and acknowledged by one consumer, until the monitor says that nothing is left
-hard         produced with --hard-sync, 64 messages waiting for their acknowledgements; beside LMDB alone, which commits
-             as many at a time and has nobody to answer
+arguments        of one producer that waits for each acknowledgement
+consumed     taken and acknowledged by one consumer, until the monitor reports that nothing is left
+hard         produced with --hard-sync, 64 messages in flight; next to LMDB alone, which commits as many at a time and
+             answers no producer
 replicated   produced as in the first line, to the first of two nodes, of which the other has to hold each message
 replicated 3 the same with three nodes: all of them keep each message, one has to hold it before the answer
 
-`--original PATH` plays the original's program in the same rounds, and says how many times its figures ours are.
+`--original PATH` runs the program of the original in the same rounds, and prints the ratios to it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -28,45 +25,26 @@ from typing import Final
 
 import lmdb
 
-from bench.pzq.bare import ask, drain, figure, messages_left, produce
-from bench.pzq.original import Original, free_ports
+from bench.processes import free_ports, served
+from bench.pzq.clients import ask, drain, messages_left, monitor_number, produce
+from bench.pzq.original import OriginalDevice
 
-ROOT: Final = Path(__file__).parents[2]
-ACK_TIMEOUT: Final = 5_000_000
-WINDOW: Final = 1000
-BATCH: Final = 50
-DEPTH: Final = 64
-#: What is asked of the device: messages a second, and how much of the stub's.
+ACK_TIMEOUT_US: Final = 5_000_000
+WINDOW_MESSAGES: Final = 1000
+BATCH_MESSAGES: Final = 50
+DEPTH_MESSAGES: Final = 64
+#: The goals of the device: messages a second, and a share of the stub's.
 GOALS: Final = {"produced": 50_000, "asked": 10_000, "consumed": 42_000, "hard": 50_000}
 SHARE: Final = 0.5
-#: What is wished for beside the original.
+#: The wishes for the ratio to the original.
 WISHES: Final = {"produced": "10 times 5,000 a second", "asked": "2 times it", "consumed": "2.5 times it"}
-#: Nodes, by what is measured with them.
+#: The number of nodes, by measurement.
 REPLICATED: Final = {"replicated": 2, "replicated 3": 3}
 HOSTS: Final = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
 
-@contextmanager
-def served(folder: Path, *command: str) -> Iterator[dict[str, str]]:
-    """A server in a process of its own; its endpoints."""
-    ready = folder / "ready.json"
-    ready.unlink(missing_ok=True)
-    process = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT)
-    try:
-        for _ in range(3000):
-            if ready.exists():
-                break
-            if process.poll() is not None:
-                raise RuntimeError(f"{command} has ended with {process.returncode}")
-            time.sleep(0.01)
-        yield json.loads(ready.read_bytes())
-    finally:
-        process.terminate()
-        process.wait()
-
-
 def device(folder: Path, *options: str) -> list[str]:
-    """The command of a device."""
+    """Returns the command of a device."""
     endpoints = [f"--{name}-dsn=tcp://127.0.0.1:*" for name in ("receive", "send", "monitor")]
     ready = f"--ready-file={folder / 'ready.json'}"
     return ["omq.cli.main", "pzq", f"--database={folder / 'data'}", *endpoints, ready, "--log-level=error", *options]
@@ -74,82 +52,88 @@ def device(folder: Path, *options: str) -> list[str]:
 
 @contextmanager
 def cluster(folder: Path, nodes: int) -> Iterator[str]:
-    """Some nodes; where the first one takes messages."""
+    """Runs nodes; yields the receive endpoint of the first one."""
     with ExitStack() as kept:
-        # What one host has free the others have, too, on a machine where nobody else binds such addresses.
+        # Ports that are free on one host are free on the others, unless another program binds these addresses.
         ports = free_ports(4)
-        served_by = []
+        endpoints = []
         hosts = HOSTS[:nodes]
         for host in hosts:
             here = folder / host
             here.mkdir()
             names = ("receive", "send", "monitor", "broadcast")
-            endpoints = [f"--{name}-dsn=tcp://{host}:{port}" for name, port in zip(names, ports, strict=True)]
+            addresses = [f"--{name}-dsn=tcp://{host}:{port}" for name, port in zip(names, ports, strict=True)]
             others = ",".join(f"tcp://{other}:{ports[0]}" for other in hosts if other != host)
             options = [f"--nodes={others}", "--replicas=1", "--timeout-replication=60000000", "--log-level=error"]
             command = ["omq.cli.main", "pzq", f"--database={here / 'data'}", f"--ready-file={here / 'ready.json'}"]
-            served_by.append(kept.enter_context(served(here, *command, *endpoints, *options)))
-        while figure(served_by[0]["monitor"], "nodes_alive") < nodes:
+            endpoints.append(kept.enter_context(served(here, *command, *addresses, *options))[1])
+        while monitor_number(endpoints[0]["monitor"], "nodes_alive") < nodes:
             time.sleep(0.02)
-        yield served_by[0]["receive"]
+        yield endpoints[0]["receive"]
 
 
-def play(endpoints: dict[str, str], count: int, size: int) -> dict[str, float]:
-    """One round with a server that holds nothing."""
+def run_round(endpoints: dict[str, str], count: int, size: int) -> dict[str, float]:
+    """Measures one round with an empty server."""
     found = {"asked": ask(endpoints["receive"], count // 10, size)}
-    found["produced"] = produce(endpoints["receive"], count, size, WINDOW, BATCH)
+    found["produced"] = produce(endpoints["receive"], count, size, WINDOW_MESSAGES, BATCH_MESSAGES)
     held = messages_left(endpoints["monitor"])
     assert held == count + count // 10, held
-    drained = drain(endpoints, held, size, ACK_TIMEOUT)
+    drained = drain(endpoints, held, size, ACK_TIMEOUT_US)
     assert not drained.left, drained
     found["consumed"] = drained.rate
     return found
 
 
-def commits(folder: Path, count: int, size: int) -> float:
-    """Messages a second that LMDB alone syncs, `DEPTH` of them in a commit."""
+def lmdb_rate(folder: Path, count: int, size: int) -> float:
+    """Returns the messages a second that LMDB alone syncs, `DEPTH_MESSAGES` in a commit."""
     with lmdb.open(str(folder / "floor"), map_size=1 << 34) as environment:
-        bodies, began = b"x" * (size * DEPTH), time.perf_counter()
-        for number in range(count // DEPTH):
+        bodies, began = b"x" * (size * DEPTH_MESSAGES), time.perf_counter()
+        for number in range(count // DEPTH_MESSAGES):
             with environment.begin(write=True) as transaction:
                 transaction.put(b"%016d" % number, bodies)
-        return count // DEPTH * DEPTH / (time.perf_counter() - began)
+        return count // DEPTH_MESSAGES * DEPTH_MESSAGES / (time.perf_counter() - began)
 
 
 def main() -> None:
-    """Plays the rounds, and shows what came of them."""
+    """Runs the rounds, and prints the results."""
     parser = argparse.ArgumentParser(prog="python -m bench.pzq", description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--count", type=int, default=100_000, help="messages a round")
     parser.add_argument("--size", type=int, default=1024, help="bytes of a body")
-    parser.add_argument("--original", type=Path, help="the program of the original, which is measured beside it")
-    asked = parser.parse_args()
-    original = Original(asked.original.absolute(), ACK_TIMEOUT) if asked.original else None
+    parser.add_argument(
+        "--original", type=Path, help="the program of the original, which is measured next to the device"
+    )
+    arguments = parser.parse_args()
+    original = OriginalDevice(arguments.original.absolute(), ACK_TIMEOUT_US) if arguments.original else None
     found: dict[str, dict[str, list[float]]] = {"device": defaultdict(list), "stub": defaultdict(list)}
     found["LMDB"] = defaultdict(list)
-    for _ in range(asked.rounds):
+    for _ in range(arguments.rounds):
         for name in ("device", "stub"):
             with tempfile.TemporaryDirectory(dir=".") as text:
                 folder = Path(text).absolute()
-                command = ["bench.pzq.stub", str(folder / "ready.json")] if name == "stub" else device(folder)
-                with served(folder, *command) as endpoints:
-                    for what, rate in play(endpoints, asked.count, asked.size).items():
+                command = ["bench.pzq.stub_device", str(folder / "ready.json")] if name == "stub" else device(folder)
+                with served(folder, *command) as (_, endpoints):
+                    for what, rate in run_round(endpoints, arguments.count, arguments.size).items():
                         found[name][what].append(rate)
         if original:
             with tempfile.TemporaryDirectory(dir=".") as text:
-                original.play(Path(text).absolute(), asked.count, asked.size, WINDOW, BATCH)
-        with tempfile.TemporaryDirectory(dir=".") as text:
-            folder = Path(text).absolute()
-            with served(folder, *device(folder, "--hard-sync")) as endpoints:
-                found["device"]["hard"].append(
-                    produce(endpoints["receive"], asked.count, asked.size, DEPTH, DEPTH // 4)
+                original.run_round(
+                    Path(text).absolute(), arguments.count, arguments.size, WINDOW_MESSAGES, BATCH_MESSAGES
                 )
         with tempfile.TemporaryDirectory(dir=".") as text:
-            found["LMDB"]["hard"].append(commits(Path(text), asked.count, asked.size))
+            folder = Path(text).absolute()
+            with served(folder, *device(folder, "--hard-sync")) as (_, endpoints):
+                found["device"]["hard"].append(
+                    produce(endpoints["receive"], arguments.count, arguments.size, DEPTH_MESSAGES, DEPTH_MESSAGES // 4)
+                )
+        with tempfile.TemporaryDirectory(dir=".") as text:
+            found["LMDB"]["hard"].append(lmdb_rate(Path(text), arguments.count, arguments.size))
         for name, nodes in REPLICATED.items():
             with tempfile.TemporaryDirectory(dir=".") as text, cluster(Path(text).absolute(), nodes) as endpoint:
-                found["device"][name].append(produce(endpoint, asked.count, asked.size, WINDOW, BATCH))
-    print(f"{asked.size} bytes a body, {asked.rounds} rounds: messages a second")
+                found["device"][name].append(
+                    produce(endpoint, arguments.count, arguments.size, WINDOW_MESSAGES, BATCH_MESSAGES)
+                )
+    print(f"{arguments.size} bytes a body, {arguments.rounds} rounds: messages a second")
     for what, goal in GOALS.items():
         ours, stubs = found["device"][what], found["stub"][what]
         line = f"{what:12} device {_shown(ours)}  goal {goal:7,}"

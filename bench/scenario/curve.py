@@ -7,20 +7,20 @@ from time import perf_counter
 
 from bench.measure import Load, Sample, round_trips, throughput
 from bench.peers.curve import libsodium_of_pyzmq
-from bench.plan import MEGABYTES, P50, P99, RATE, Case, Scenario, Settings, Target, size_text
+from bench.plan import MEGABYTES, P50, P99, RATE, Case, Scenario, ScenarioOptions, Target, size_text
 
 SIZES = (128, 1024, 64 << 10)
 #: Bounds of omq's rate over pyzmq's, by size.
 BOUNDS = {128: 2.0, 1024: 2.0, 64 << 10: 1.2}
-#: From this size on the cipher is nearly all there is to do: what it alone gives on one core is the measure.
-CIPHER_FROM = 64 << 10
+#: From this size on the cipher takes nearly all the time: its own rate on one core is the measure.
+CIPHER_FROM_BYTES = 64 << 10
 CIPHER_SHARE = 0.75
 
-_CHUNK = 64  # boxes between two looks at the clock
+_CHUNK_BOXES = 64  # between two looks at the clock
 
 
-def alone(size: int, seconds: float) -> Sample:
-    """What `crypto_box_afternm` does on one core with messages of this size, in C, one after another."""
+def libsodium_alone(size: int, seconds: float) -> Sample:
+    """Measures `crypto_box_afternm` on one core with messages of this size, in C, one after another."""
     from nacl._sodium import ffi, lib
 
     lib.sodium_init()
@@ -30,34 +30,34 @@ def alone(size: int, seconds: float) -> Sample:
     clear, box = ffi.new("unsigned char[]", padded), ffi.new("unsigned char[]", padded)
     count, started = 0, perf_counter()
     while (took := perf_counter() - started) < seconds:
-        for _ in range(_CHUNK):
+        for _ in range(_CHUNK_BOXES):
             lib.crypto_box_afternm(box, clear, padded, nonce, key)
-        count += _CHUNK
+        count += _CHUNK_BOXES
     return {"rate": count / took, "megabytes": count / took * size / 1e6}
 
 
-def _throughput(settings: Settings) -> list[Case]:
+def _throughput(options: ScenarioOptions) -> list[Case]:
     cases = []
-    for transport in settings.transports or ("tcp",):
-        for size in settings.sizes or SIZES:
-            load = Load(transport, size, settings.seconds)
+    for transport in options.transports or ("tcp",):
+        for size in options.sizes or SIZES:
+            load = Load(transport, size, options.seconds)
             runs = {peer: partial(throughput, peer, load) for peer in ("omq-curve", "pyzmq-curve")}
             if libsodium_of_pyzmq() is not None:
                 runs["omq-curve-same"] = partial(throughput, "omq-curve-same", load)
             targets = [Target(BOUNDS.get(size, 1.0), "pyzmq-curve")]
-            if size >= CIPHER_FROM:
-                runs["libsodium"] = partial(alone, size, settings.seconds)
+            if size >= CIPHER_FROM_BYTES:
+                runs["libsodium"] = partial(libsodium_alone, size, options.seconds)
                 targets.append(Target(CIPHER_SHARE, "libsodium"))
             name = f"PUSH to PULL with CURVE over {transport}, {size_text(size)}"
             cases.append(Case(name, "omq-curve", runs, (RATE, MEGABYTES), tuple(targets)))
     return cases
 
 
-def _latency(settings: Settings) -> list[Case]:
+def _latency(options: ScenarioOptions) -> list[Case]:
     cases = []
-    for transport in settings.transports or ("tcp",):
-        for size in settings.sizes or (16,):
-            load = Load(transport, size, settings.seconds)
+    for transport in options.transports or ("tcp",):
+        for size in options.sizes or (16,):
+            load = Load(transport, size, options.seconds)
             runs = {peer: partial(round_trips, peer, load) for peer in ("omq-curve", "omq", "pyzmq-curve")}
             name = f"REQ to REP with CURVE over {transport}, {size_text(size)}"
             cases.append(Case(name, "omq-curve", runs, (P50, P99), (Target(1.3, "omq"), Target(1.0, "pyzmq-curve"))))
@@ -67,13 +67,13 @@ def _latency(settings: Settings) -> list[Case]:
 SCENARIOS = (
     Scenario(
         "curve-throughput",
-        "PUSH to PULL with CURVE over tcp, 128 B to 64 KiB, and what libsodium does alone",
+        "PUSH to PULL with CURVE over tcp, 128 B to 64 KiB, and libsodium alone",
         ("omq-curve", "pyzmq-curve", "omq-curve-same", "libsodium"),
         _throughput,
     ),
     Scenario(
         "curve-latency",
-        "REQ to REP with CURVE over tcp, 16 B, next to our own in the clear",
+        "REQ to REP with CURVE over tcp, 16 B, next to omq in the clear",
         ("omq-curve", "omq", "pyzmq-curve"),
         _latency,
     ),

@@ -6,17 +6,17 @@ from functools import partial
 
 from bench.datagrams import loss_rate
 from bench.measure import Load
-from bench.plan import RATE, Case, Metric, Scenario, Settings, Target, size_text
+from bench.plan import RATE, Case, Metric, Scenario, ScenarioOptions, Target, size_text
 
 PEERS = ("omq-datagrams", "bare-datagrams")
 METRICS = (RATE, Metric("lost", "% lost above", 1))
-STEP = 0.2  # seconds of a step, of the seconds that a burst lasts elsewhere
+STEP_SHARE = 0.2  # of the seconds of a burst elsewhere
 
 
-def _cases(settings: Settings) -> list[Case]:
+def _cases(options: ScenarioOptions) -> list[Case]:
     cases = []
-    for size in settings.sizes or (64,):
-        runs = {peer: partial(loss_rate, peer, Load("udp", size, STEP * settings.seconds)) for peer in PEERS}
+    for size in options.sizes or (64,):
+        runs = {peer: partial(loss_rate, peer, Load("udp", size, STEP_SHARE * options.seconds)) for peer in PEERS}
         title = f"RADIO to DISH over udp, {size_text(size)}, the rate at which loss begins"
         cases.append(Case(title, PEERS[0], runs, METRICS, (Target(0.5, PEERS[1]),)))
     return cases

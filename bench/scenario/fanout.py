@@ -1,18 +1,18 @@
 """PUB to several SUB processes: deliveries a second, all subscribers together; and several PUSH to one PULL.
 
-The publishers run the same loop, as fast as `send` returns, and drop for a full subscriber, as PUB does;
-what counts is what the subscribers got. The rate of `send` stands next to it.
+The publishers run the same loop, as fast as `send` returns, and drop for a full subscriber, as PUB does. The messages
+of the subscribers count; the rate of `send` is next to them.
 
 The limit of the blocking twin is measured, too: as many processes let messages arrive (each has a PUB of its own, and
-the I/O thread reads while nobody calls), close the PUB, and then do nothing but `recv`, all at once.
+the I/O thread reads while no thread calls), close the PUB, and then do nothing but `recv`, all at once.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-from bench.measure import Load, fan_in, fan_in_limit, fan_out, fan_out_whole
-from bench.plan import MEGABYTES, PUBLISHED, RATE, Case, Scenario, Settings, Target, size_text
+from bench.measure import Load, fan_in, fan_in_limit, fan_out, fan_out_lossless
+from bench.plan import MEGABYTES, PUBLISHED, RATE, Case, Scenario, ScenarioOptions, Target, size_text
 
 ASYNCIO = ("omq-asyncio", "pyzmq-asyncio")
 BLOCKING = ("omq", "pyzmq", "pyomq")
@@ -23,37 +23,38 @@ TARGETS = {
 }
 
 
-def _cases(peers: tuple[str, ...], title: str, settings: Settings) -> list[Case]:
+def _cases(peers: tuple[str, ...], title: str, options: ScenarioOptions) -> list[Case]:
     cases = []
-    for transport in settings.transports or ("tcp",):
-        for size in settings.sizes or (128,):
-            load = Load(transport, size, settings.seconds)
-            runs = {peer: partial(fan_out, peer, load, settings.subscribers) for peer in peers}
+    for transport in options.transports or ("tcp",):
+        for size in options.sizes or (128,):
+            load = Load(transport, size, options.seconds)
+            runs = {peer: partial(fan_out, peer, load, options.subscribers) for peer in peers}
             if peers is BLOCKING:
-                runs[LIMIT] = partial(fan_in_limit, LIMIT, load, settings.subscribers)
-            name = f"{title} to {settings.subscribers} SUB over {transport}, {size_text(size)}"
+                runs[LIMIT] = partial(fan_in_limit, LIMIT, load, options.subscribers)
+            name = f"{title} to {options.subscribers} SUB over {transport}, {size_text(size)}"
             cases.append(Case(name, peers[0], runs, (RATE, MEGABYTES, PUBLISHED), TARGETS[peers[0]]))
     return cases
 
 
-def _whole(settings: Settings) -> list[Case]:
+def _lossless(options: ScenarioOptions) -> list[Case]:
     cases = []
-    for transport in settings.transports or ("tcp",):
-        for size in settings.sizes or (16, 1024):
-            load = Load(transport, size, settings.seconds)
-            runs = {peer: partial(fan_out_whole, peer, load, settings.subscribers) for peer in ("omq", "pyzmq")}
-            name = f"blocking PUB without marks to {settings.subscribers} SUB over {transport}, {size_text(size)}"
+    for transport in options.transports or ("tcp",):
+        for size in options.sizes or (16, 1024):
+            load = Load(transport, size, options.seconds)
+            runs = {peer: partial(fan_out_lossless, peer, load, options.subscribers) for peer in ("omq", "pyzmq")}
+            pattern = f"blocking PUB without high-water marks to {options.subscribers} SUB"
+            name = f"{pattern} over {transport}, {size_text(size)}"
             cases.append(Case(name, "omq", runs, (RATE, MEGABYTES), (Target(2.0, "pyzmq"),)))
     return cases
 
 
-def _into_one(settings: Settings) -> list[Case]:
+def _into_one(options: ScenarioOptions) -> list[Case]:
     cases = []
-    for transport in settings.transports or ("tcp",):
-        for size in settings.sizes or (128,):
-            load = Load(transport, size, settings.seconds)
-            runs = {peer: partial(fan_in, peer, load, settings.subscribers) for peer in ("omq", "pyzmq")}
-            name = f"{settings.subscribers} blocking PUSH to one PULL over {transport}, {size_text(size)}"
+    for transport in options.transports or ("tcp",):
+        for size in options.sizes or (128,):
+            load = Load(transport, size, options.seconds)
+            runs = {peer: partial(fan_in, peer, load, options.subscribers) for peer in ("omq", "pyzmq")}
+            name = f"{options.subscribers} blocking PUSH to one PULL over {transport}, {size_text(size)}"
             cases.append(Case(name, "omq", runs, (RATE, MEGABYTES), (Target(3.0, "pyzmq"),)))
     return cases
 
@@ -61,9 +62,9 @@ def _into_one(settings: Settings) -> list[Case]:
 SCENARIOS = (
     Scenario(
         "blocking-fanout-whole",
-        "PUB without marks to 8 SUB processes over tcp, 16 B and 1 KiB: until each has every message",
+        "PUB without high-water marks to 8 SUB processes over tcp, 16 B and 1 KiB: until each has every message",
         ("omq", "pyzmq"),
-        _whole,
+        _lossless,
     ),
     Scenario(
         "blocking-fanin",

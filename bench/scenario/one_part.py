@@ -5,18 +5,18 @@ from __future__ import annotations
 from functools import partial
 
 from bench.measure import Load, round_trips, throughput
-from bench.plan import MEGABYTES, P50, P99, RATE, Case, Scenario, Settings, Target, size_text
+from bench.plan import MEGABYTES, P50, P99, RATE, Case, Scenario, ScenarioOptions, Target, size_text
 
 OURS, CLASSIC, PYOMQ = PEERS = ("omq-one-part", "omq-classic", "pyomq-one-part")
 #: Sender and receiver, and the classic ones.
 STREAMS = (("SCATTER", "GATHER", "PUSH", "PULL"), ("CHANNEL", "CHANNEL", "PAIR", "PAIR"))
 
 
-def _cases(settings: Settings) -> list[Case]:
+def _cases(options: ScenarioOptions) -> list[Case]:
     cases = []
-    for transport in settings.transports or ("tcp",):
-        for size in settings.sizes or (16, 1024):
-            load = Load(transport, size, settings.seconds)
+    for transport in options.transports or ("tcp",):
+        for size in options.sizes or (16, 1024):
+            load = Load(transport, size, options.seconds)
             where = f"blocking, over {transport}, {size_text(size)}"
             for sender, receiver, old_sender, old_receiver in STREAMS:
                 roles = (f"send {sender}", f"receive {receiver}")

@@ -1,28 +1,28 @@
-"""Spark: what readers get from a socket and a topic next to the ceiling without either, and what sinks send."""
+"""Spark: reads of a socket and a topic next to the ceiling without either, and writes of sinks."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from bench import spark
-from bench.plan import MEGABYTES, Case, Metric, Scenario, Settings, Target, size_text
+from bench.plan import MEGABYTES, Case, Metric, Scenario, ScenarioOptions, Target, size_text
 
 METRICS = (MEGABYTES, Metric("rate", "rows/s"), Metric("worker", "worker MiB", less_is_better=True))
 TOPIC_METRICS = (*METRICS, Metric("commit", "commit ms", less_is_better=True))
-#: Of the ceiling, by bytes of a row: a live socket, and a topic.
+#: Shares of the ceiling, by bytes of a row: of a topic, and of a live socket.
 TOPIC_SHARES = {1 << 10: 0.60, 1 << 20: 0.65}
 SHARES = {1 << 10: 0.55, 1 << 20: 0.65}
-BY_HAND = 1.3
-#: Of the reader by hand, where both are stages in `mapInArrow`.
-STAGES = {1 << 10: 1.7, 1 << 20: 1.1}
-SINK = 350.0  # MB/s at 1 KiB
-TOPIC_SINK = 300.0  # MB/s at 1 KiB, exactly once
-COMMIT = 100.0  # ms
+PYZMQ_RATIO = 1.3
+#: Ratios to the reader by hand, by bytes of a row, where both are stages in `mapInArrow`.
+STAGE_RATIOS = {1 << 10: 1.7, 1 << 20: 1.1}
+SINK_MB_PER_S = 350.0  # at 1 KiB
+TOPIC_SINK_MB_PER_S = 300.0  # at 1 KiB, exactly once
+COMMIT_MS = 100.0
 
 
-def _cases(settings: Settings) -> list[Case]:
+def _cases(options: ScenarioOptions) -> list[Case]:
     cases = []
-    for size in settings.sizes or tuple(SHARES):
+    for size in options.sizes or tuple(SHARES):
         runs = {
             "spark-omq": partial(spark.read_omq, size),
             "spark-pyzmq": partial(spark.read_pyzmq, size),
@@ -32,14 +32,14 @@ def _cases(settings: Settings) -> list[Case]:
         }
         targets = (
             Target(SHARES.get(size, 0.55), "spark-ceiling"),
-            Target(BY_HAND, "spark-pyzmq"),
-            Target(STAGES.get(size, 1.1), "spark-pyzmq", subject="spark-stage"),
+            Target(PYZMQ_RATIO, "spark-pyzmq"),
+            Target(STAGE_RATIOS.get(size, 1.1), "spark-pyzmq", subject="spark-stage"),
             Target(1024.0, metric=METRICS[2]),
         )
         title = f"PULL into Spark's noop, one partition, {size_text(size)} rows"
         cases.append(Case(title, "spark-omq", runs, METRICS, targets))
         sink = {"spark-omq": partial(spark.write_omq, size)}
-        bound = (Target(SINK),) if size == 1 << 10 else ()
+        bound = (Target(SINK_MB_PER_S),) if size == 1 << 10 else ()
         cases.append(
             Case(f"a DataFrame into PUSH, one partition, {size_text(size)} rows", "spark-omq", sink, METRICS, bound)
         )
@@ -62,9 +62,9 @@ def _topics(size: int) -> list[Case]:
         "spark-topic-direct": partial(spark.write_topic, size, "at-least-once", "strong"),
         "spark-discard": partial(spark.discard, size),
     }
-    bounds: tuple[Target, ...] = (Target(COMMIT, metric=TOPIC_METRICS[3]),)
+    bounds: tuple[Target, ...] = (Target(COMMIT_MS, metric=TOPIC_METRICS[3]),)
     if size == 1 << 10:
-        bounds = (Target(TOPIC_SINK), *bounds)
+        bounds = (Target(TOPIC_SINK_MB_PER_S), *bounds)
     text = size_text(size)
     return [
         Case(f"a topic into Spark's noop, one partition, {text} rows", "spark-topic", read, METRICS, shares),

@@ -5,17 +5,17 @@ from __future__ import annotations
 from functools import partial
 
 from bench.measure import Load, throughput
-from bench.plan import MEGABYTES, RATE, Case, Scenario, Settings, Target, size_text
+from bench.plan import MEGABYTES, RATE, Case, Scenario, ScenarioOptions, Target, size_text
 
 SIZES = (1024, 16 << 10)
 PEERS = ("stream-omq", "stream-omq-asyncio", "stream-pyzmq", "stream-bare", "stream-gathered")
 ROLES = ("stream-push", "stream-pull")
 
 
-def _cases(settings: Settings) -> list[Case]:
+def _cases(options: ScenarioOptions) -> list[Case]:
     cases = []
-    for size in settings.sizes or SIZES:
-        load = Load("tcp", size, settings.seconds)
+    for size in options.sizes or SIZES:
+        load = Load("tcp", size, options.seconds)
         runs = {peer: partial(throughput, peer, load, ROLES) for peer in PEERS}
         targets = (
             Target(0.8, "stream-bare"),

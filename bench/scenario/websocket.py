@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from bench.measure import Load, throughput
-from bench.plan import MEGABYTES, RATE, Case, Scenario, Settings, Target, size_text
+from bench.plan import MEGABYTES, RATE, Case, Scenario, ScenarioOptions, Target, size_text
 
 SIZES = (128, 1 << 20)
 #: Over ws, and over tcp.
@@ -15,11 +15,11 @@ SHARE = 0.5  # of the rate over tcp
 LEAD = 5.0  # times the library's rate
 
 
-def _cases(settings: Settings) -> list[Case]:
+def _cases(options: ScenarioOptions) -> list[Case]:
     cases = []
     for twin, (ours, over_tcp) in TWINS.items():
-        for size in settings.sizes or SIZES:
-            ws, tcp = (Load(transport, size, settings.seconds) for transport in ("ws", "tcp"))
+        for size in options.sizes or SIZES:
+            ws, tcp = (Load(transport, size, options.seconds) for transport in ("ws", "tcp"))
             # RFC 6455, 5.3: what a client sends is masked, and what a server sends is not.
             for sender, outward in (("client", False), ("server", True)):
                 runs = {

@@ -6,8 +6,8 @@ import resource
 
 import pytest
 
-from bench.crowd import KINDS, connections
-from bench.peers.crowd import SPARE
+from bench.connections import KINDS, connections
+from bench.peers.bare_connections import SPARE_DESCRIPTORS
 
 LIMIT = 32  # KiB that an idle connection may take
 
@@ -22,8 +22,8 @@ count = pytest.mark.parametrize(
 @pytest.mark.parametrize("peer", ["omq", "omq-asyncio"])
 def test_every_connection_is_served_and_costs_little(peer, kind, count):
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < count + SPARE:
-        pytest.skip(f"a process may open {hard} descriptors, {count + SPARE} are needed")
+    if hard != resource.RLIM_INFINITY and hard < count + SPARE_DESCRIPTORS:
+        pytest.skip(f"a process may open {hard} descriptors, {count + SPARE_DESCRIPTORS} are needed")
     found = connections(peer, kind, count)
     assert found["served"] == count
     assert found["each"] < LIMIT

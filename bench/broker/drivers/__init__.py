@@ -1,4 +1,4 @@
-"""The clients: a module each, with a class `Client` that plays producer and consumer of one server."""
+"""The clients: a module each, with a class `Client` that is producer and consumer of one server."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 TOPIC = "bench"
-PATIENCE = 60.0  # seconds for any one answer
+ANSWER_TIMEOUT_S = 60.0  # for any one answer
 
 
 @dataclass(frozen=True)
-class Job:
-    """What a client is to do.
+class ClientJob:
+    """The job of a client.
 
     Attributes:
-        endpoint: Where the server is.
+        endpoint: The endpoint of the server.
         size: Bytes of a message.
-        depth: Messages that may wait for their acknowledgements; consumers: that may wait for theirs.
-        directory: The server's directory: where floors write.
-        options: What the peer's row asks of its client.
+        depth: Messages in flight at most, of a producer and of a consumer.
+        directory: The directory of the server, to which floors write.
+        options: The client options of the row.
     """
 
     endpoint: str
@@ -33,22 +33,22 @@ class Job:
 
     @property
     def host(self) -> tuple[str, int]:
-        """Host and port."""
+        """The host and the port."""
         host, _, port = self.endpoint.rpartition(":")
         return host, int(port)
 
     def body(self) -> bytes:
-        """The body of every message: small letters, so that no protocol's mark can be in it."""
+        """Returns the body of every message: small letters, so that it contains no delimiter of a protocol."""
         return bytes(random.Random(self.size).choices(b"abcdefghijklmnopqrstuvwxyz", k=self.size))
 
 
 class Client(Protocol):
-    """What a module's `Client` has; what a server cannot do, it leaves out."""
+    """The methods of the `Client` of each module; without those that a server does not support."""
 
-    def __init__(self, job: Job) -> None: ...
+    def __init__(self, job: ClientJob) -> None: ...
 
     def create(self) -> None:
-        """Makes the topic, and whatever consumers share."""
+        """Makes the topic, and the consumer group if there is one."""
 
     def publish(self, count: int) -> None:
         """Publishes; returns when all is acknowledged."""
@@ -57,17 +57,17 @@ class Client(Protocol):
         """Publishes one message and waits for its acknowledgement."""
 
     def arm(self) -> None:
-        """Does what comes before `consume`: once, and not on the clock."""
+        """Prepares `consume`, once; its time does not count."""
 
     def consume(self, count: int) -> None:
-        """Takes so many messages and acknowledges them; returns when the server has the acknowledgements."""
+        """Receives *count* messages and acknowledges them; returns when the server has the acknowledgements."""
 
     def replay(self, count: int) -> None:
-        """Takes so many messages from the beginning."""
+        """Receives *count* messages from the beginning."""
 
 
-def client(name: str, job: Job) -> Client:
-    """A client of the module `name`."""
+def client(name: str, job: ClientJob) -> Client:
+    """Returns a client of the module *name*."""
     found: Client = importlib.import_module(f"bench.broker.drivers.{name}").Client(job)
     return found
 

@@ -1,18 +1,18 @@
-"""A floor: the same bytes into one bare file; with `sync`, an fdatasync for each window of them."""
+"""A floor: the same bytes to one bare file; with `sync`, an fdatasync for each window of them."""
 
 from __future__ import annotations
 
 import os
 
-from bench.broker.drivers import Job
+from bench.broker.drivers import ClientJob
 
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 
 
 class Client:
     """Writes and reads a file."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: ClientJob) -> None:
         self._size, self._depth, self._sync = job.size, job.depth, "sync" in job.options
         self._path = os.path.join(job.directory, "floor")
         self._file = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
@@ -39,7 +39,7 @@ class Client:
         self.replay(count)
 
     def replay(self, count: int) -> None:
-        left, room = count * self._size, bytearray(CHUNK)
+        left, room = count * self._size, bytearray(CHUNK_BYTES)
         os.lseek(self._file, 0, os.SEEK_SET)
         while left > 0:
             got = os.readv(self._file, [room])

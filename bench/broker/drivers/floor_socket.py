@@ -1,19 +1,19 @@
-"""A floor: the same bytes over one bare socket to a process that only takes or gives them."""
+"""A floor: the same bytes over one bare socket to a process that only receives or sends them."""
 
 from __future__ import annotations
 
 import socket
 
-from bench.broker.drivers import Job
-from bench.broker.sink import CHUNK, REQUEST
+from bench.broker.drivers import ClientJob
+from bench.broker.floor_server import CHUNK_BYTES, REQUEST
 
-STEPS = 10  # answers to a window: the window slides, as with the others
+ANSWERS_PER_WINDOW = 10  # so that the window slides, as with the others
 
 
 class Client:
-    """Takes and gives bytes."""
+    """Sends and receives bytes."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: ClientJob) -> None:
         self._size, self._depth = job.size, job.depth
         self._socket = socket.create_connection(job.host, timeout=60)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -22,7 +22,7 @@ class Client:
     def create(self) -> None: ...
 
     def publish(self, count: int) -> None:
-        step = max(1, self._depth // STEPS) * self._size
+        step = max(1, self._depth // ANSWERS_PER_WINDOW) * self._size
         total = -(-count * self._size // step) * step
         self._socket.sendall(REQUEST.pack(b"P", total, step))
         sent = acknowledged = 0
@@ -43,6 +43,6 @@ class Client:
     def replay(self, count: int) -> None:
         left = count * self._size
         self._socket.sendall(REQUEST.pack(b"R", left, 1))
-        room = bytearray(CHUNK)
+        room = bytearray(CHUNK_BYTES)
         while left:
-            left -= self._socket.recv_into(room, min(CHUNK, left))
+            left -= self._socket.recv_into(room, min(CHUNK_BYTES, left))

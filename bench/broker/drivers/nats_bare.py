@@ -8,13 +8,13 @@ import socket
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from bench.broker.drivers import PATIENCE, TOPIC, Job
-from bench.broker.drivers.inlet import Inlet, slide
+from bench.broker.drivers import ANSWER_TIMEOUT_S, TOPIC, ClientJob
+from bench.broker.drivers.bare_client import ReceiveBuffer, slide
 
 INBOX = "_INBOX.bench"
 DELIVERED = re.compile(rb"MSG \S+ \S+ (\$JS\.ACK\S+) [\d ]+\r\n")  # HMSG, too: two sizes
 FLOW = re.compile(rb"(\$JS\.FC\.\S+)[ \r]")
-LONGEST_LINE = 300  # bytes of the line before a message's body
+MAX_LINE_BYTES = 300  # of the line before a message's body
 
 
 class Client:
@@ -22,15 +22,15 @@ class Client:
 
     settings: ClassVar[Mapping[str, bool]] = {}  # of the stream
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: ClientJob) -> None:
         self._depth = job.depth
-        self._socket = socket.create_connection(job.host, timeout=PATIENCE)
+        self._socket = socket.create_connection(job.host, timeout=ANSWER_TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._in = Inlet(self._socket)
+        self._in = ReceiveBuffer(self._socket)
         options = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True}
         self._socket.sendall(b"CONNECT %b\r\nPING\r\n" % json.dumps(options).encode())
         self._used = self._line(b"PONG\r\n")
-        # 1 for answers of the API, 2 for acknowledgements, 3 for what is delivered.
+        # 1 for answers of the API, 2 for acknowledgements, 3 for deliveries.
         self._socket.sendall(b"SUB %b.api 1\r\nSUB %b.ack 2\r\n" % ((INBOX.encode(),) * 2))
         body = job.body()
         self._message = b"PUB %b %b.ack %d\r\n%b\r\n" % (TOPIC.encode(), INBOX.encode(), len(body), body)
@@ -85,30 +85,30 @@ class Client:
         self._used = data.rfind(b"\r\n", 0, end) + 2 if end else 0
         if data.find(b'"error"', 0, end) >= 0 or data.find(b"-ERR", 0, end) >= 0:
             raise RuntimeError(repr(self._in.text()))
-        self._alive()
+        self._answer_ping()
         return data.count(b'"seq":', 0, self._used)
 
-    def _alive(self) -> None:
+    def _answer_ping(self) -> None:
         if self._in.data.find(b"PING\r\n", 0, self._in.end) >= 0:
             self._socket.sendall(b"PONG\r\n")
 
     def arm(self) -> None:
         self._socket.sendall(b"SUB %b.jobs 3\r\n" % INBOX.encode())
 
-    def _want(self, count: int) -> None:
-        request = json.dumps({"batch": count, "expires": int(PATIENCE * 1e9)}).encode()
+    def _pull(self, count: int) -> None:
+        request = json.dumps({"batch": count, "expires": int(ANSWER_TIMEOUT_S * 1e9)}).encode()
         next_ = f"$JS.API.CONSUMER.MSG.NEXT.{TOPIC}.shared {INBOX}.jobs {len(request)}"
         self._socket.sendall(b"%b\r\n%b\r\n" % (b"PUB " + next_.encode(), request))
 
     def consume(self, count: int) -> None:
-        """Pulls with two requests under way, each for half of the window."""
+        """Pulls with two requests in flight, each for half of the window."""
         batch = max(1, self._depth // 2)
         asked = taken = 0
         last = b""
         while taken < count:
             while asked < count and asked - taken <= batch:
                 step = min(batch, count - asked)
-                self._want(step)
+                self._pull(step)
                 asked += step
             self._in.more(self._used)
             self._used = 0
@@ -116,15 +116,15 @@ class Client:
             for found in DELIVERED.finditer(memoryview(self._in.data)[: self._in.end]):
                 replies.append(found[1])
                 self._used = found.end()
-            self._used = max(self._used, self._in.end - LONGEST_LINE)
+            self._used = max(self._used, self._in.end - MAX_LINE_BYTES)
             taken += len(replies)
             if not replies:
                 continue
             if taken >= count:
                 last = replies.pop()
             self._socket.sendall(b"".join([b"PUB %b 0\r\n\r\n" % reply for reply in replies]))
-            self._alive()
-        # The last one asks for an answer, which comes when it is dealt with.
+            self._answer_ping()
+        # The last acknowledgement asks for an answer, which comes when it is processed.
         self._socket.sendall(b"PUB %b %b.ack 0\r\n\r\n" % (last, INBOX.encode()))
         while self._in.data.find(b"MSG %b.ack 2 " % INBOX.encode(), self._used, self._in.end) < 0:
             self._in.more(self._used)
@@ -132,12 +132,12 @@ class Client:
         self._used = self._in.end
 
     def replay(self, count: int) -> None:
-        """An ordered push consumer with flow control, as the official clients make it."""
+        """Reads with an ordered push consumer with flow control, as the official clients do."""
         inbox = f"{INBOX}.{id(object())}"
         self._socket.sendall(f"SUB {inbox} 4\r\n".encode())
         settings = {"ack_policy": "none", "deliver_policy": "all", "max_deliver": 1, "mem_storage": True}
         flow = {"deliver_subject": inbox, "flow_control": True, "idle_heartbeat": int(5e9)}
-        # What is delivered may come before the answer: both are looked for in one stream.
+        # Deliveries may come before the answer: both are searched in one stream.
         request = json.dumps({"stream_name": TOPIC, "config": {**settings, **flow}}).encode()
         head = f"PUB $JS.API.CONSUMER.CREATE.{TOPIC} {INBOX}.api {len(request)}"
         self._socket.sendall(b"%b\r\n%b\r\n" % (head.encode(), request))
@@ -152,6 +152,6 @@ class Client:
                 self._socket.sendall(b"".join([b"PUB %b 0\r\n\r\n" % subject for subject in asked]))
             if data.find(b"error", 0, self._used) >= 0:
                 raise RuntimeError(repr(self._in.text()))
-            self._alive()
+            self._answer_ping()
         self._socket.sendall(b"UNSUB 4\r\n")
         self._used = self._in.end

@@ -9,13 +9,13 @@ import nats
 import uvloop
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
-from bench.broker.drivers import PATIENCE, TOPIC, Job
+from bench.broker.drivers import ANSWER_TIMEOUT_S, TOPIC, ClientJob
 
 
 class Client:
     """Publishes, consumes and replays, in a loop of its own."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: ClientJob) -> None:
         self._depth, self._body = job.depth, job.body()
         self._loop = uvloop.new_event_loop()
         self._run = self._loop.run_until_complete
@@ -24,7 +24,7 @@ class Client:
 
     async def _connect(self, endpoint: str) -> None:
         self._connection = await nats.connect(f"nats://{endpoint}", pending_size=16 << 20)
-        self._stream = self._connection.jetstream(publish_async_max_pending=self._depth, timeout=PATIENCE)
+        self._stream = self._connection.jetstream(publish_async_max_pending=self._depth, timeout=ANSWER_TIMEOUT_S)
 
     def create(self) -> None:
         self._run(self._stream.add_stream(name=TOPIC, subjects=[TOPIC]))
@@ -60,7 +60,7 @@ class Client:
     async def _consume(self, count: int) -> None:
         taken = 0
         while taken < count:
-            messages = await self._shared.fetch(min(self._depth, count - taken), timeout=PATIENCE)
+            messages = await self._shared.fetch(min(self._depth, count - taken), timeout=ANSWER_TIMEOUT_S)
             taken += len(messages)
             for message in messages[:-1] if taken == count else messages:
                 await message.ack()
@@ -72,5 +72,5 @@ class Client:
     async def _replay(self, count: int) -> None:
         subscription = await self._stream.subscribe(TOPIC, ordered_consumer=True)
         for _ in range(count):
-            await subscription.next_msg(timeout=PATIENCE)
+            await subscription.next_msg(timeout=ANSWER_TIMEOUT_S)
         await subscription.unsubscribe()

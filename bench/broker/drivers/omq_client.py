@@ -5,18 +5,18 @@ from __future__ import annotations
 from itertools import repeat
 from typing import Any
 
-from bench.broker.drivers import PATIENCE, TOPIC, Job
+from bench.broker.drivers import ANSWER_TIMEOUT_S, TOPIC, ClientJob
 from omq.broker import Client as Broker
 
-FENCE = "bench-fence"  # a publish to it comes back behind all that was acknowledged before
+FENCE = "bench-fence"  # a publish to it is answered after all acknowledgements before it
 
 
 class Client:
-    """Publishes, consumes and replays; options: `persistence`, and `by`: how it replays."""
+    """Publishes, consumes and replays; options: `persistence`, and `by`, the call that replays."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: ClientJob) -> None:
         self._depth, self._body, self._options = job.depth, job.body(), job.options
-        self._broker: Any = Broker(job.endpoint, timeout=PATIENCE)
+        self._broker: Any = Broker(job.endpoint, timeout=ANSWER_TIMEOUT_S)
         self._jobs: Any = None
 
     def create(self) -> None:
@@ -35,8 +35,8 @@ class Client:
 
     def consume(self, count: int) -> None:
         for _ in range(count):
-            self._jobs.recv(timeout=PATIENCE).ack()
-        self._broker.publish(FENCE, b"")  # what was acknowledged before is durable then
+            self._jobs.recv(timeout=ANSWER_TIMEOUT_S).ack()
+        self._broker.publish(FENCE, b"")  # then all acknowledgements before it are durable
 
     def replay(self, count: int) -> None:
         if self._options.get("by") == "read":

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 import struct
 
-from bench.broker.drivers import PATIENCE, TOPIC, Job
-from bench.broker.drivers.inlet import Inlet, slide
+from bench.broker.drivers import ANSWER_TIMEOUT_S, TOPIC, ClientJob
+from bench.broker.drivers.bare_client import ReceiveBuffer, slide
 
 FRAME = struct.Struct("!BHI")  # type, channel, size
 METHOD, HEADER, BODY = 1, 2, 3
@@ -17,41 +17,41 @@ ACKNOWLEDGED, REFUSED = (60, 80), (60, 120)
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:
-    """A frame."""
+    """Returns a frame."""
     return FRAME.pack(kind, channel, len(payload)) + payload + END
 
 
 def method(channel: int, of: tuple[int, int], arguments: bytes = b"") -> bytes:
-    """A method's frame."""
+    """Returns the frame of a method."""
     return frame(METHOD, channel, struct.pack("!HH", *of) + arguments)
 
 
 def short(text: str) -> bytes:
-    """A short string."""
+    """Returns a short string."""
     return bytes([len(text)]) + text.encode()
 
 
 def long(text: bytes) -> bytes:
-    """A long string, or a table."""
+    """Returns a long string, or a table."""
     return struct.pack("!I", len(text)) + text
 
 
 class Client:
     """Publishes and consumes; a quorum queue has no replay."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: ClientJob) -> None:
         self._depth, self._size = job.depth, job.size
-        self._socket = socket.create_connection(job.host, timeout=PATIENCE)
+        self._socket = socket.create_connection(job.host, timeout=ANSWER_TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._in = Inlet(self._socket)
+        self._in = ReceiveBuffer(self._socket)
         self._used = 0
         self._connect()
         body = job.body()
         publish = struct.pack("!H", 0) + short("") + short(TOPIC) + b"\0"
-        properties = struct.pack("!HHQHB", 60, 0, len(body), 0x1000, 2)  # delivery mode 2: to be kept
+        properties = struct.pack("!HHQHB", 60, 0, len(body), 0x1000, 2)  # delivery mode 2: persistent
         self._message = method(1, (60, 40), publish) + frame(HEADER, 1, properties) + frame(BODY, 1, body)
         self._window = memoryview(self._message * job.depth)
-        #: Acknowledgements may come out of order: the lowest tag that is missing, and those above it that came.
+        #: Acknowledgements may come out of order: the lowest missing tag, and the acknowledged ones above it.
         self._low, self._above = 1, set[int]()
 
     def _connect(self) -> None:
@@ -68,7 +68,7 @@ class Client:
         self._wait((20, 11))
 
     def _next(self) -> tuple[int, int, int]:
-        """Waits for a frame: its type, and where its payload starts and ends."""
+        """Waits for a frame; returns its type, and the start and the end of its payload."""
         while True:
             left = self._in.end - self._used
             if left >= FRAME.size:
@@ -81,7 +81,7 @@ class Client:
             self._used = 0
 
     def _wait(self, wanted: tuple[int, int]) -> bytes:
-        """Waits for a method, gives its arguments."""
+        """Waits for a method, and returns its arguments."""
         while True:
             kind, start, end = self._next()
             if kind != METHOD:
@@ -109,7 +109,7 @@ class Client:
             pass
 
     def _acknowledged(self) -> int:
-        """Takes all acknowledgements that are there, and waits for one."""
+        """Reads all acknowledgements that have arrived, at least one; returns their number."""
         before = self._low + len(self._above)
         while True:
             kind, start, end = self._next()
@@ -135,7 +135,7 @@ class Client:
         self._wait((60, 21))
 
     def consume(self, count: int) -> None:
-        """Acknowledges what one read brought with one `basic.ack` for all of it."""
+        """Acknowledges all messages of a read with one `basic.ack`."""
         taken = 0
         tag = 0
         while taken < count:
@@ -145,14 +145,14 @@ class Client:
             elif kind == METHOD:
                 if struct.unpack_from("!HH", self._in.data, start) != DELIVERED:
                     raise RuntimeError(repr(self._in.text()))
-                at = start + 5 + self._in.data[start + 4]  # behind the consumer's tag
+                at = start + 5 + self._in.data[start + 4]  # after the consumer's tag
                 (tag,) = struct.unpack_from("!Q", self._in.data, at)
                 continue
             else:
                 continue
-            # What is left of the read is less than a message.
+            # The rest of the read is less than a message.
             if taken == count or self._in.end - self._used < self._size:
                 self._socket.sendall(method(1, (60, 80), struct.pack("!QB", tag, 1)))
-        # An acknowledgement has no answer, what comes behind it has.
+        # An acknowledgement has no answer, but the declaration after it has.
         self._socket.sendall(method(1, (50, 10), struct.pack("!H", 0) + short(TOPIC) + b"\x01" + long(b"")))
         self._wait((50, 11))

@@ -5,37 +5,37 @@ from __future__ import annotations
 import re
 import socket
 
-from bench.broker.drivers import PATIENCE, TOPIC, Job
-from bench.broker.drivers.inlet import Inlet, slide
+from bench.broker.drivers import ANSWER_TIMEOUT_S, TOPIC, ClientJob
+from bench.broker.drivers.bare_client import ReceiveBuffer, slide
 
 ID = re.compile(rb"\*2\r\n\$\d+\r\n(\d+-\d+)\r\n")
-BATCH = 1000  # entries that one XREAD asks for
+READ_ENTRIES = 1000  # of one XREAD
 
 
 def command(*words: bytes) -> bytes:
-    """A command as Redis wants it."""
+    """Returns a command in RESP 2."""
     return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
 
 
 class Client:
     """Publishes, consumes and replays."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: ClientJob) -> None:
         self._depth = job.depth
-        self._socket = socket.create_connection(job.host, timeout=PATIENCE)
+        self._socket = socket.create_connection(job.host, timeout=ANSWER_TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._in = Inlet(self._socket)
+        self._in = ReceiveBuffer(self._socket)
         self._used = 0
         body = job.body()
         self._stream = TOPIC.encode()
         self._message = command(b"XADD", self._stream, b"*", b"d", body)
         self._window = memoryview(self._message * job.depth)
-        #: Behind an entry's id: its one field and value.
+        #: After the id of an entry: its field and value.
         self._tail = b"*2\r\n$1\r\nd\r\n$%d\r\n" % len(body)
         self._left = len(self._tail) + len(body) + 2
 
     def _line(self) -> bytes:
-        """Waits for an answer of one line."""
+        """Waits for an answer of one line, and returns it."""
         while True:
             at = self._in.data.find(b"\r\n", self._used, self._in.end)
             if at >= 0:
@@ -70,27 +70,27 @@ class Client:
         ids = self._in.data.count(b"-", 0, self._used)
         if self._in.data.find(b"-ERR", 0, self._used) >= 0 or self._in.data.find(b"-MISCONF", 0, self._used) >= 0:
             raise RuntimeError(repr(self._in.text()))
-        # A line end in the midst of an answer is fine, since an id's line is counted when it is whole.
+        # A line end in the middle of an answer does no harm: an id counts once its line is complete.
         return ids
 
     def arm(self) -> None: ...
 
-    def _want(self, count: int) -> bytes:
+    def _read_command(self, count: int) -> bytes:
         words = (b"XREADGROUP", b"GROUP", b"shared", b"me", b"COUNT", b"%d" % count, b"BLOCK", b"1000")
         return command(*words, b"STREAMS", self._stream, b">")
 
     def consume(self, count: int) -> None:
-        """Reads half a window at a time, two reads under way; one XACK acknowledges all that a read gave."""
+        """Reads half a window at a time, with two reads in flight; one XACK acknowledges all entries of a read."""
         batch = max(1, self._depth // 2)
-        taken = acknowledged = under_way = 0
-        waiting: list[int] = []  # the answers that are still to come, in order: of reads of so many, or 0 of an XACK
+        taken = acknowledged = in_flight = 0
+        waiting: list[int] = []  # expected answers, in order: the entries of a read, or 0 of an XACK
         request = b""
         while acknowledged < count:
-            # No more than what is left, so that no read waits in the end for what never comes.
-            while under_way <= batch and (step := min(batch, count - taken - under_way)) > 0:
-                request += self._want(step)
+            # Not more than the rest, so that the last read does not wait for messages that never come.
+            while in_flight <= batch and (step := min(batch, count - taken - in_flight)) > 0:
+                request += self._read_command(step)
                 waiting.append(step)
-                under_way += step
+                in_flight += step
             if request:
                 self._socket.sendall(request)
             if (asked := waiting.pop(0)) == 0:
@@ -98,13 +98,13 @@ class Client:
                 request = b""
                 continue
             ids = self._entries()
-            under_way -= asked
+            in_flight -= asked
             taken += len(ids)
             request = command(b"XACK", self._stream, b"shared", *ids) if ids else b""
             waiting += [0] if ids else []
 
     def _entries(self) -> list[bytes]:
-        """Waits for a read's answer, gives the ids in it."""
+        """Waits for the answer of a read, and returns its ids."""
         if self._line() == b"*-1":
             return []
         for _ in range(3):  # *2, $5, the stream's name
@@ -121,11 +121,11 @@ class Client:
         return ids
 
     def replay(self, count: int) -> None:
-        """XREAD from the beginning: an answer's last id is where the next one goes on."""
+        """Sends XREAD from the beginning, each after the last id of the answer before."""
         last, taken = b"0-0", 0
         marker = self._tail
         while taken < count:
-            self._socket.sendall(command(b"XREAD", b"COUNT", b"%d" % BATCH, b"STREAMS", self._stream, last))
+            self._socket.sendall(command(b"XREAD", b"COUNT", b"%d" % READ_ENTRIES, b"STREAMS", self._stream, last))
             if self._line() == b"*-1":
                 raise RuntimeError(f"the stream has only {taken} entries")
             for _ in range(3):
@@ -140,7 +140,7 @@ class Client:
                 if found == wanted and at >= 0 and at + self._left <= self._in.end:
                     break
                 if at >= 0 and found == wanted:
-                    found, scanned = found - 1, at  # its body is still to come
+                    found, scanned = found - 1, at  # its body has not arrived
                 before = self._used
                 self._more()
                 scanned -= before

@@ -1,16 +1,16 @@
-"""Redis Streams through a bare socket, which publishes in transactions: one fsync for all that is in one."""
+"""Redis Streams through a bare socket, which publishes in transactions, with one fsync each."""
 
 from __future__ import annotations
 
 from bench.broker.drivers import redis_bare
-from bench.broker.drivers.inlet import slide_batches
+from bench.broker.drivers.bare_client import slide_batches
 from bench.broker.drivers.redis_bare import command
 
 BEGIN, END = command(b"MULTI"), command(b"EXEC")
 
 
 class Client(redis_bare.Client):
-    """As `redis_bare`, but for `publish`."""
+    """The client of `redis_bare` with another `publish`."""
 
     def publish(self, count: int) -> None:
         slide_batches(count, self._depth, self._send, self._acknowledged)

@@ -6,16 +6,16 @@ from typing import Any
 
 import redis
 
-from bench.broker.drivers import PATIENCE, TOPIC, Job
+from bench.broker.drivers import ANSWER_TIMEOUT_S, TOPIC, ClientJob
 
 
 class Client:
     """Publishes, consumes and replays."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: ClientJob) -> None:
         self._depth, self._entry = job.depth, {b"d": job.body()}
         host, port = job.host
-        self._redis: Any = redis.Redis(host=host, port=port, socket_timeout=PATIENCE)
+        self._redis: Any = redis.Redis(host=host, port=port, socket_timeout=ANSWER_TIMEOUT_S)
 
     def create(self) -> None:
         self._redis.xgroup_create(TOPIC, "shared", id="0", mkstream=True)
@@ -48,5 +48,5 @@ class Client:
 
 
 def _streams(found: Any) -> Any:
-    """The streams of an answer: a list of RESP 2, or a dictionary of lists of RESP 3."""
+    """Returns the streams of an answer: a list of RESP 2, or a dictionary of lists of RESP 3."""
     return [(name, lists[0]) for name, lists in found.items()] if isinstance(found, dict) else found

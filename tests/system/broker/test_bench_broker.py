@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from bench.broker.__main__ import measure
-from bench.broker.drivers.inlet import slide, slide_batches
-from bench.broker.measure import Runner
-from bench.broker.plan import SCENARIOS, Case, Load, Row, cases
-from bench.broker.record import PAGE, keys, record
-from bench.broker.replays import Replays
-from bench.broker.report import Findings
+from bench.broker.drivers.bare_client import slide, slide_batches
+from bench.broker.measure import CaseRunner
+from bench.broker.page import PAGE, case_keys, write_case
+from bench.broker.plan import SCENARIOS, BrokerCase, BrokerLoad, Row, cases
+from bench.broker.replay import ReplayRunner
+from bench.broker.report import BrokerResult
 from bench.plan import RATE, Metric
 
 ROOT = Path(__file__).parents[3]
@@ -43,7 +43,7 @@ def test_servers_are_measured_and_stopped(tmp_path):
 
 
 def test_every_scenario_has_a_case():
-    assert {case.scenario for case in cases(Load(1024, 1000, 1.0, 1000, 1000))} == set(SCENARIOS)
+    assert {case.scenario for case in cases(BrokerLoad(1024, 1000, 1.0, 1000, 1000))} == set(SCENARIOS)
 
 
 @pytest.mark.parametrize("sliding", [slide, slide_batches])
@@ -60,10 +60,10 @@ def test_a_window_slides_and_is_never_exceeded(sliding):
 
 
 def test_servers_of_a_replay_take_turns_only_where_all_have_room(tmp_path):
-    small, vast = Load(1024, 1000, 1.0, 1000, 1000), Load(1024, 1000, 1.0, 10**12, 1000)
+    small, vast = BrokerLoad(1024, 1000, 1.0, 1000, 1000), BrokerLoad(1024, 1000, 1.0, 10**12, 1000)
     rows = next(case for case in cases(small) if case.scenario == "replay").rows
-    assert Replays(small, tmp_path).turns(rows) == (rows,)
-    apart = Replays(vast, tmp_path).turns(rows)
+    assert ReplayRunner(small, tmp_path).turns(rows) == (rows,)
+    apart = ReplayRunner(vast, tmp_path).turns(rows)
     assert [row for some in apart for row in some] == list(rows)
     assert [row.peer for row in apart[0]] == ["omq"] * 3, "they read the same store"
 
@@ -73,27 +73,27 @@ def test_servers_of_a_replay_take_turns_only_where_all_have_room(tmp_path):
 )
 def test_every_limit_of_a_row_is_kept(rate, memory, verdict):
     memory_metric = Metric("memory", "MiB", less_is_better=True)
-    row = Row("omq", "omq", "omq", ("omq_client",)).aims(rate=10.0, memory=5.0)
-    findings = Findings(Case("one", "publish", "one", (row,), (RATE, memory_metric)))
-    assert findings.verdict(row) == "not measured"
-    findings.samples["omq"] = [{"rate": rate, "memory": memory}]
-    assert findings.verdict(row) == verdict
+    row = Row("omq", "omq", "omq", ("omq_client",)).with_targets(rate=10.0, memory=5.0)
+    result = BrokerResult(BrokerCase("one", "publish", "one", (row,), (RATE, memory_metric)))
+    assert result.verdict(row) == "not measured"
+    result.samples["omq"] = [{"rate": rate, "memory": memory}]
+    assert result.verdict(row) == verdict
 
 
 def test_the_page_has_a_place_for_every_case_and_keeps_the_rest(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(PAGE.read_text())
     row = Row("omq", "omq", "omq", ("omq_client",))
-    for key in keys():
-        findings = Findings(Case(key, "publish", "one", (row,), (RATE,)), {"omq": [{"rate": 12345.0}] * 3})
-        record(findings, f"make {key}", "ext4", page)
+    for key in case_keys():
+        result = BrokerResult(BrokerCase(key, "publish", "one", (row,), (RATE,)), {"omq": [{"rate": 12345.0}] * 3})
+        write_case(result, f"make {key}", "ext4", page)
         assert (tmp_path / "page" / f"{key}.svg").read_text().endswith("</svg>\n")
     written = page.read_text()
-    assert written.count("| omq | 12,345 |") == written.count("medians of 3 rounds") == len(keys())
-    assert written.count("<!-- ") == 2 * len(keys())
+    assert written.count("| omq | 12,345 |") == written.count("medians of 3 rounds") == len(case_keys())
+    assert written.count("<!-- ") == 2 * len(case_keys())
     assert written.startswith("# Performance of the broker\n")
-    with pytest.raises(ValueError, match="no place for other"):
-        record(Findings(Case("other", "publish", "one", (row,))), "make", "ext4", page)
+    with pytest.raises(ValueError, match="no marks for other"):
+        write_case(BrokerResult(BrokerCase("other", "publish", "one", (row,))), "make", "ext4", page)
 
 
 def test_only_the_first_round_is_sure_where_time_is_short(tmp_path, monkeypatch):
@@ -101,10 +101,10 @@ def test_only_the_first_round_is_sure_where_time_is_short(tmp_path, monkeypatch)
 
     @contextmanager
     def running(*_):
-        yield Runner(lambda *_: {"rate": 1.0}, lambda *_: {"rate": 1.0}, ((row,),))
+        yield CaseRunner(lambda *_: {"rate": 1.0}, lambda *_: {"rate": 1.0}, ((row,),))
 
     monkeypatch.setattr("bench.broker.__main__.runner", running)
-    case = Case("one", "publish", "one", (row,), (RATE,))
-    load = Load(1024, 1000, 1.0, 1000, 1000)
+    case = BrokerCase("one", "publish", "one", (row,), (RATE,))
+    load = BrokerLoad(1024, 1000, 1.0, 1000, 1000)
     for until, rounds in ((0.0, 1), (float("inf"), 3)):
         assert len(measure(case, load, tmp_path, 3, "better", until).samples["omq"]) == rounds

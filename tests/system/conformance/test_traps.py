@@ -14,7 +14,7 @@ import pytest
 
 import omq
 import omq.asyncio
-from bench.peers.crowd import GREETING
+from bench.peers.bare_connections import GREETING
 from tests.support.waits import BOUND, until
 
 

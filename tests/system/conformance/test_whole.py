@@ -13,7 +13,7 @@ import time
 import pytest
 
 import omq
-from bench.peers.crowd import GREETING
+from bench.peers.bare_connections import GREETING
 from tests.support.waits import BOUND, until
 from tests.system.conformance.test_traps import hands
 

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.goby.__main__ import gobyd, served, stub
-from bench.goby.bare import carried
+from bench.goby.__main__ import gobyd, zmq_router
+from bench.goby.clients import measure
+from bench.processes import served
 
 
-@pytest.mark.parametrize("router", [gobyd, stub])
+@pytest.mark.parametrize("router", [gobyd, zmq_router])
 def test_both_routers_carry(tmp_path: Path, router: Callable[[Path], list[str]]) -> None:
     with served(tmp_path, *router(tmp_path)) as (pid, at):
-        rate, cost = carried(pid, at["publish"], at["subscribe"], 64, 2, 2, 0.3)
+        rate, cost = measure(pid, at["publish"], at["subscribe"], 64, 2, 2, 0.3)
     assert rate > 0
     assert 0 <= cost < 1000
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from demo_goby import Story, table
+from demo_goby import BusTrace, table
 from omq.goby import Received
 
 ROOT = Path(__file__).parents[3]
@@ -52,12 +52,12 @@ def test_what_differs_is_counted() -> None:
     def frames(*texts: str) -> list[Received]:
         return [Received("nav", "CSTR", "CSTR", text.encode()) for text in texts]
 
-    story = Story(2.0)
-    story.live = list(enumerate(frames("a", "b", "c")))  # type: ignore[arg-type]
-    story.recorded = [(number * 10**9, one) for number, one in enumerate(frames("a", "x", "c"))]
-    story.replayed = [(number / 2 + 0.01 * number, one) for number, one in enumerate(frames("a", "b"))]
-    assert story.wrong == 2
-    assert math.isnan(story.jitter)
-    assert table(story).caption == "something was lost"
-    story.recorded.pop()
-    assert 0.009 < story.jitter < 0.011
+    trace = BusTrace(2.0)
+    trace.live = list(enumerate(frames("a", "b", "c")))  # type: ignore[arg-type]
+    trace.recorded = [(number * 10**9, one) for number, one in enumerate(frames("a", "x", "c"))]
+    trace.replayed = [(number / 2 + 0.01 * number, one) for number, one in enumerate(frames("a", "b"))]
+    assert trace.wrong == 2
+    assert math.isnan(trace.jitter)
+    assert table(trace).caption == "something was lost"
+    trace.recorded.pop()
+    assert 0.009 < trace.jitter < 0.011

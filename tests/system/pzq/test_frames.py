@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 import zmq
 
-from bench.pzq.bare import Bare
+from bench.pzq.clients import BareConnection
 from omq.pzq import Consumer
 from tests.support.libzmq_pzq_clients import asked, clients, figures, raw
 from tests.support.waits import until
@@ -238,7 +238,7 @@ def test_the_monitor_says_what_the_original_says(make: Make) -> None:
 @pytest.mark.parametrize(("count", "size"), [(30, 1 << 20), (20_000, 0), (20_000, 3)])
 def test_a_consumer_that_does_not_read_is_not_sent_the_same_again_and_again(make: Make, count: int, size: int) -> None:
     device = make(ack_timeout=100_000, reaper_frequency=20_000)
-    deaf = Bare(device.endpoints["send"], b"ROUTER")
+    deaf = BareConnection(device.endpoints["send"], b"ROUTER")
     deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     with raw(zmq.DEALER, device.endpoints["receive"]) as producer:
         for _ in range(count):
