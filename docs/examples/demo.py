@@ -12,17 +12,17 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from blocks import Stock, recheck
+from demo_commands import SETTINGS, choose_files, directory_option, exit_codes
+from file_blocks import FileSet, recheck
+from hash_processes import WORKERS
+from hash_rounds import Round, run_round
 from libraries import LIBRARIES, installed
-from program import SETTINGS, choose_files, directory_option, exit_codes
-from roles import WORKERS
-from round import Round, play_round
 
 LAST_ROUND_S: Final = 25.0  # after the start no further round of both libraries begins
 
 
 @dataclass
-class Score:
+class LibraryResult:
     """The rounds of one library.
 
     Attributes:
@@ -37,11 +37,11 @@ class Score:
     wrong: int = 0
     changed: int = 0
 
-    def add(self, result: Round, stock: Stock) -> None:
+    def add(self, result: Round, file_set: FileSet) -> None:
         """Adds a round and checks every digest of it."""
         self.rounds.append(result)
-        differing = {n: d for n, d in result.digests.items() if stock.digests[n : n + 1] != [d]}
-        wrong = recheck(stock, differing)
+        differing = {n: d for n, d in result.digests.items() if file_set.digests[n : n + 1] != [d]}
+        wrong = recheck(file_set, differing)
         self.wrong += len(wrong)
         self.changed += len(differing) - len(wrong)
 
@@ -60,7 +60,7 @@ class Score:
         """True if a block that arrived is not one that was sent, or arrived twice."""
         return bool(self.wrong or self.repeated)
 
-    def cells(self, stock: Stock) -> list[str]:
+    def cells(self, file_set: FileSet) -> list[str]:
         """Returns the column of the table."""
         seconds, last = self.seconds, self.rounds[-1]
         verdict = "all match the disk"
@@ -69,7 +69,7 @@ class Score:
         elif self.changed:
             verdict = f"all match ({self.changed:,} changed on disk meanwhile)"
         return [
-            f"{len(stock.files):,}",
+            f"{len(file_set.files):,}",
             f"{last.size:,}",
             f"{len(last.digests):,}",
             f"{seconds:.3f}",
@@ -82,14 +82,14 @@ class Score:
 ROWS: Final = ("files", "bytes", "messages", "seconds (median)", "messages a second", "MB/s", "digests")
 
 
-def table(stock: Stock, scores: list[Score], missing: list[str]) -> Table:
+def table(file_set: FileSet, scores: list[LibraryResult], missing: list[str]) -> Table:
     """Returns the result: a column for each library, also for one that is not installed."""
-    out = Table(title=f"one PUSH, {WORKERS} PULL processes, tcp, {stock.block // 1024} KiB messages")
+    out = Table(title=f"one PUSH, {WORKERS} PULL processes, tcp, {file_set.block // 1024} KiB messages")
     out.add_column("")
     columns = []
     for score in scores:
         out.add_column(f"{score.name} (asyncio)", justify="right", overflow="fold")
-        columns.append(score.cells(stock))
+        columns.append(score.cells(file_set))
     for name in missing:
         out.add_column(name, justify="right", overflow="fold")
         columns.append(["-"] * (len(ROWS) - 1) + [f"to compare: pip install {name}"])
@@ -98,22 +98,22 @@ def table(stock: Stock, scores: list[Score], missing: list[str]) -> Table:
     return out
 
 
-async def play_rounds(stock: Stock, names: list[str], rounds: int, console: Console) -> list[Score]:
-    """Plays the rounds of the libraries by turns: whatever disturbs the machine disturbs both."""
-    scores = {name: Score(name) for name in names}
+async def run_rounds(file_set: FileSet, names: list[str], rounds: int, console: Console) -> list[LibraryResult]:
+    """Runs the rounds of the libraries in turns, so that other load on the machine affects both."""
+    scores = {name: LibraryResult(name) for name in names}
     end = time.monotonic() + LAST_ROUND_S
     for turn in range(rounds):
         if turn and time.monotonic() > end:
-            console.print(f"{turn} of {rounds} rounds played, as each takes long here")
+            console.print(f"{turn} of {rounds} rounds run, as each takes long here")
             break
         for name in names if turn % 2 == 0 else reversed(names):
             label = f"{name}, round {turn + 1} of {rounds}"
-            scores[name].add(await play_shown(name, stock, label, console), stock)
+            scores[name].add(await run_round_shown(name, file_set, label, console), file_set)
     return list(scores.values())
 
 
-async def play_shown(name: str, stock: Stock, label: str, console: Console) -> Round:
-    """Plays one round; a bar shows its progress, and one line stays."""
+async def run_round_shown(name: str, file_set: FileSet, label: str, console: Console) -> Round:
+    """Runs one round; a bar shows its progress, and one line stays."""
     columns = (
         TextColumn(label),
         BarColumn(),
@@ -122,13 +122,13 @@ async def play_shown(name: str, stock: Stock, label: str, console: Console) -> R
         TextColumn("{task.fields[shares]}"),
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(label, total=stock.size, shares="")
+        task = progress.add_task(label, total=file_set.size, shares="")
 
         def show(so_far: Round) -> None:
             shares = "  ".join(f"worker {n + 1}: {share:,}" for n, share in enumerate(so_far.shares))
             progress.update(task, completed=so_far.size, shares=shares)
 
-        result = await play_round(name, stock, show)
+        result = await run_round(name, file_set, show)
     shares = " + ".join(f"{share:,}" for share in result.shares)
     console.print(f"{label}: {shares} messages in {result.seconds:.3f} s", highlight=False)
     return result
@@ -148,9 +148,9 @@ def demo(directory: Path | None, rounds: int, limit: int, block: int) -> None:
     console = Console()
     names = [name for name in LIBRARIES if installed(name)]
     with exit_codes():
-        stock = choose_files(directory, block, limit, console)
-        scores = uvloop.run(play_rounds(stock, names, rounds, console))
-    console.print(table(stock, scores, [name for name in LIBRARIES if name not in names]))
+        file_set = choose_files(directory, block, limit, console)
+        scores = uvloop.run(run_rounds(file_set, names, rounds, console))
+    console.print(table(file_set, scores, [name for name in LIBRARIES if name not in names]))
     if len(scores) == 2:
         ours, theirs = scores
         ratio = theirs.seconds / ours.seconds

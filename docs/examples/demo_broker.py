@@ -10,17 +10,16 @@ from typing import Final
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn
-from rich.progress import Progress as Bars
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
-from blocks import Stock
-from child import Server
-from feed import END, StreamState
+from child_processes import OmqServer
+from demo_commands import SETTINGS, choose_files, directory_option, reporter, scratch_folder
+from file_blocks import FileSet
 from omq.broker import Client
 from omq.cli.parameters import FiniteFloat
-from program import SETTINGS, choose_files, directory_option, reporter, scratch_folder
-from replay import ReplayProcess
+from topic_publisher import END, FeedPublisher
+from topic_subscriber import ReplayProcess
 
 TOPIC: Final = "files"
 REPLAY_SHARE: Final = 0.2  # of the feed, until the subscriber asks for its beginning
@@ -31,7 +30,7 @@ POLL_INTERVAL_S: Final = 0.05
 
 
 @dataclass
-class Outcome:
+class DemoResult:
     """The result.
 
     Attributes:
@@ -40,7 +39,7 @@ class Outcome:
         away: Seconds from the broker's death until it serves again.
     """
 
-    feed: StreamState
+    feed: FeedPublisher
     replay: ReplayProcess
     away: float = 0.0
 
@@ -66,7 +65,7 @@ def rate(number: float, seconds: float) -> str:
     return f"{number / seconds:,.0f}" if seconds > 0 else "-"
 
 
-def table(outcome: Outcome) -> Table:
+def table(outcome: DemoResult) -> Table:
     """Returns the result as a table."""
     feed, replay = outcome.feed, outcome.replay
     away = f"seconds without the {outcome.away:.2f} in which there was no broker"
@@ -84,7 +83,7 @@ def table(outcome: Outcome) -> Table:
     return out
 
 
-class Progress:
+class ProgressBars:
     """The output while the demo runs: two bars on a terminal, and a line for each event.
 
     Args:
@@ -100,11 +99,11 @@ class Progress:
             TaskProgressColumn(),
             TextColumn("{task.fields[count]}"),
         )
-        self.bars = Bars(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self.bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._feed = self.bars.add_task("published", total=seconds, count="")
         self._replay = self.bars.add_task("received", total=None, count="", start=False)
 
-    def update(self, feed: StreamState, replay: ReplayProcess) -> None:
+    def update(self, feed: FeedPublisher, replay: ReplayProcess) -> None:
         """Draws the bars."""
         self.bars.update(self._feed, completed=feed.elapsed, count=f"{feed.acknowledged:,} acknowledged")
         self.bars.start_task(self._replay)
@@ -116,29 +115,29 @@ class Demo:
     """The run.
 
     Args:
-        stock: The files.
+        file_set: The files.
         folder: The directory for the broker's data and log.
         seconds: The time of the feed.
         limit: Bytes that the feed publishes at most.
         progress: The output.
     """
 
-    def __init__(self, stock: Stock, folder: Path, seconds: float, limit: int, progress: Progress) -> None:
+    def __init__(self, file_set: FileSet, folder: Path, seconds: float, limit: int, progress: ProgressBars) -> None:
         self._folder = folder
         self._limit = limit
         self._seconds = seconds
         self._progress = progress
-        self._feed = StreamState(stock, TOPIC, seconds, limit)
+        self._feed = FeedPublisher(file_set, TOPIC, seconds, limit)
         self._replay = ReplayProcess(TOPIC, END)
 
-    def run(self) -> Outcome:
+    def run(self) -> DemoResult:
         """Runs the broker, the feed and the replay, and kills the broker.
 
         Raises:
             ChildError: A process does not serve in time, or ends early.
         """
         report, feed, replay = self._progress.report, self._feed, self._replay
-        outcome = Outcome(feed, replay)
+        outcome = DemoResult(feed, replay)
         with self._progress.bars, ExitStack() as brokers, replay, feed:
             broker, endpoint = self._serve(brokers, "tcp://127.0.0.1:*")
             report(f"the broker serves at {endpoint}")
@@ -167,10 +166,10 @@ class Demo:
             broker.end(signal.SIGTERM)
         return outcome
 
-    def _serve(self, brokers: ExitStack, endpoint: str) -> tuple[Server, str]:
+    def _serve(self, brokers: ExitStack, endpoint: str) -> tuple[OmqServer, str]:
         """Starts a broker, and returns it and its endpoint once it serves."""
         arguments = ("broker", self._folder / "data", "--bind", endpoint)
-        broker = brokers.enter_context(Server("broker", self._folder, *arguments))
+        broker = brokers.enter_context(OmqServer("broker", self._folder, *arguments))
         return broker, broker.endpoints()["zmtp"]
 
     def _reached(self, share: float) -> bool:
@@ -203,8 +202,8 @@ def demo_broker(directory: Path | None, seconds: float, limit: int, block: int) 
     """
     console = Console()
     with scratch_folder() as folder:
-        stock = choose_files(directory, block, limit, console)
-        outcome = Demo(stock, folder, seconds, limit * 1_000_000, Progress(console, seconds)).run()
+        file_set = choose_files(directory, block, limit, console)
+        outcome = Demo(file_set, folder, seconds, limit * 1_000_000, ProgressBars(console, seconds)).run()
     console.print(table(outcome))
     if outcome.failed:
         raise click.ClickException("what was received is not what was acknowledged")

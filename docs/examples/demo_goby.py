@@ -24,13 +24,13 @@ try:
 except ImportError as missing:
     raise SystemExit(f"Error: {missing}; the demo needs pip install 'omq-zmtp[goby,cli]'") from None
 
-from child import Child, Command, Server
+from child_processes import Child, OmqCommand, OmqServer
+from demo_commands import SETTINGS, reporter, scratch_folder
 from navigation_pb2 import Navigation
 from omq.cli.parameters import FiniteFloat
 from omq.errors import Timeout
 from omq.goby.protobuf import TerminateRequest
 from omq.goby.record import Recording, publication_of
-from program import SETTINGS, reporter, scratch_folder
 from vehicle import Vehicle
 
 GROUPS: Final = "nav|status"
@@ -43,7 +43,7 @@ Report = Callable[[str], None]
 
 
 @dataclass
-class Story:
+class BusTrace:
     """The publications of a run.
 
     Attributes:
@@ -81,21 +81,21 @@ class Story:
 
 
 @contextmanager
-def serve(folder: Path, base: str, *required: str) -> Iterator[Server]:
+def serve(folder: Path, base: str, *required: str) -> Iterator[OmqServer]:
     """Starts gobyd, and waits until it serves."""
     clients = [word for name in required for word in ("--required-client", name)]
-    with Server("gobyd", folder, "gobyd", "--socket-name", base, *clients) as server:
+    with OmqServer("gobyd", folder, "gobyd", "--socket-name", base, *clients) as server:
         server.endpoints()
         yield server
 
 
-def watch(view: Subscription, story: Story, seconds: float, report: Report) -> None:
+def watch(view: Subscription, trace: BusTrace, seconds: float, report: Report) -> None:
     """Receives all publications for a while, and reports some of the navigation."""
     reported, end = 0.0, time.monotonic() + seconds
     while (now := time.monotonic()) < end:
         with suppress(Timeout):
             publication = view.recv(timeout=min(end - now, 0.1))
-            story.live.append((time.monotonic(), publication))
+            trace.live.append((time.monotonic(), publication))
             if publication.group == "nav" and time.monotonic() > reported + VIEW_INTERVAL_S:
                 reported = time.monotonic()
                 fix = Navigation.FromString(publication.data)
@@ -105,12 +105,12 @@ def watch(view: Subscription, story: Story, seconds: float, report: Report) -> N
                 )
 
 
-def dive(folder: Path, base: str, story: Story, seconds: float, report: Report) -> None:
+def dive(folder: Path, base: str, trace: BusTrace, seconds: float, report: Report) -> None:
     """Has the vehicle dive, and the logger record it."""
     log = ("goby", "log", folder / "log", "--socket-name", base, "--name", "logger", "--group", GROUPS)
     with (
         serve(folder, base, "vehicle", "logger", "view") as daemon,
-        Command("logger", folder, *log) as logger,
+        OmqCommand("logger", folder, *log) as logger,
         Portal("view", socket_name=base) as portal,
     ):
         view = portal.subscribe_regex(GROUPS)
@@ -118,68 +118,68 @@ def dive(folder: Path, base: str, story: Story, seconds: float, report: Report) 
         portal.subscribe("status", dict, lambda status: ended.set() if "battery" not in status else None)
         portal.ready()
         time.sleep(VEHICLE_DELAY_S)
-        report(f"gobyd holds all publications: it waits for {', '.join(portal.missing()) or 'nobody'}")
+        report(f"gobyd holds all publications: it waits for {', '.join(portal.missing()) or 'no client'}")
         program = Path(__file__).with_name("vehicle.py")
         with Child("vehicle", program, base, log=folder / "vehicle.log") as vehicle:
             portal.wait_released(STEP_TIMEOUT_S)
             released = time.monotonic()
-            report("all are there: released")
-            watch(view, story, seconds, report)
-            if not story.live:
+            report("all clients are ready: released")
+            watch(view, trace, seconds, report)
+            if not trace.live:
                 raise vehicle.error("publishes nothing")
-            story.first = max(story.live[0][0] - released, 0.0)
+            trace.first = max(trace.live[0][0] - released, 0.0)
             portal.publish("goby::terminate::request", TerminateRequest(target_name="vehicle"))
             vehicle.end()
             if not ended.wait(STEP_TIMEOUT_S):
                 raise vehicle.error("has not published its last status")
         with suppress(Timeout):
             while True:
-                story.live.append((time.monotonic(), view.recv(timeout=QUIET_S)))
-        report(f"the vehicle was asked on the bus to end, and has: {len(story.live)} publications were seen")
+                trace.live.append((time.monotonic(), view.recv(timeout=QUIET_S)))
+        report(f"the vehicle was asked on the bus to end, and has: {len(trace.live)} publications were seen")
         logger.end(signal.SIGTERM)
         portal.close()
         daemon.end(signal.SIGTERM)
 
 
-def play_again(folder: Path, base: str, story: Story, report: Report) -> None:
-    """Plays the log, and records what the live view gets."""
+def play_again(folder: Path, base: str, trace: BusTrace, report: Report) -> None:
+    """Plays the log, and records the publications of the live view."""
     with Recording(folder / "log") as recording:
-        story.recorded = [(at, publication_of(frame)) for at, frame in recording]
-    play = ("goby", "play", folder / "log", "--socket-name", base, "--name", "player", "--speed", str(story.speed))
-    with serve(folder, base, "player", "view") as daemon, Command("player", folder, *play) as player:
+        trace.recorded = [(at, publication_of(frame)) for at, frame in recording]
+    play = ("goby", "play", folder / "log", "--socket-name", base, "--name", "player", "--speed", str(trace.speed))
+    with serve(folder, base, "player", "view") as daemon, OmqCommand("player", folder, *play) as player:
         with Portal("view", socket_name=base) as portal:
             view = portal.subscribe_regex(GROUPS)
             portal.ready()
             portal.wait_released(STEP_TIMEOUT_S)
-            report(f"the log is played, {story.speed:g} times as fast")
+            report(f"the log is played, {trace.speed:g} times as fast")
             with suppress(Timeout):
-                while len(story.replayed) < len(story.recorded):
+                while len(trace.replayed) < len(trace.recorded):
                     publication = view.recv(timeout=STEP_TIMEOUT_S)
-                    story.replayed.append((time.monotonic(), publication))
+                    trace.replayed.append((time.monotonic(), publication))
             player.end()
         daemon.end(signal.SIGTERM)
 
 
-def table(story: Story) -> Table:
+def table(trace: BusTrace) -> Table:
     """Returns the result as a table."""
-    title = f"navigation at {Vehicle.frequency:g} Hz, recorded and played {story.speed:g} times as fast"
+    title = f"navigation at {Vehicle.frequency:g} Hz, recorded and played {trace.speed:g} times as fast"
     out = Table(title=title)
     out.add_column("")
     out.add_column("", justify="right")
-    story.published = max(
-        (bson.decode(one.data)["published"] for _, one in story.live if one.group == "status"), default=0
+    trace.published = max(
+        (bson.decode(one.data)["published"] for _, one in trace.live if one.group == "status"), default=0
     )
     navigation = {
-        name: sum(one.group == "nav" for _, one in getattr(story, name)) for name in ("live", "recorded", "replayed")
+        name: sum(one.group == "nav" for _, one in getattr(trace, name)) for name in ("live", "recorded", "replayed")
     }
-    out.add_row("navigation published", f"{story.published:,}")
+    out.add_row("navigation published", f"{trace.published:,}")
     out.add_row("  seen live", f"{navigation['live']:,}")
     out.add_row("  in the log", f"{navigation['recorded']:,}")
     out.add_row("  played once more", f"{navigation['replayed']:,}")
-    out.add_row("publications that differ", f"{story.wrong:,}")
-    out.add_row("from the release to the first, ms", f"{story.first * 1e3:.1f}")
-    out.add_row("played off its time, ms (median)", f"{story.jitter * 1e3:.2f}")
-    if len(set(navigation.values()) | {story.published}) > 1 or story.wrong:
+    out.add_row("publications that differ", f"{trace.wrong:,}")
+    out.add_row("from the release to the first, ms", f"{trace.first * 1e3:.1f}")
+    out.add_row("played off its time, ms (median)", f"{trace.jitter * 1e3:.2f}")
+    if len(set(navigation.values()) | {trace.published}) > 1 or trace.wrong:
         out.caption = "something was lost"
     return out
 
@@ -190,19 +190,19 @@ def table(story: Story) -> Table:
     "--speed", type=FiniteFloat(1, 20), default=4.0, show_default=True, help="How much faster its log is played."
 )
 def demo_goby(seconds: float, speed: float) -> None:
-    """A vehicle, a logger and a live view on a Goby bus, held until all are there; the log is played and compared.
+    """A vehicle, a logger and a live view on a Goby bus, held until all are ready; the log is played and compared.
 
     A simulated vehicle publishes its navigation ten times a second. At the end it is asked on the bus to leave, and
-    what was recorded is played faster, to be compared with what was seen.
+    the recording is played faster, and compared with the live view.
     """
     console = Console(highlight=False)
     report = reporter(console)
-    story = Story(speed)
+    trace = BusTrace(speed)
     base = f"@omq-demo-goby-{os.getpid()}"  # abstract: no path is too long for it, and nothing is left
     with scratch_folder() as folder:
-        dive(folder, base, story, seconds, report)
-        play_again(folder, base, story, report)
-    result = table(story)
+        dive(folder, base, trace, seconds, report)
+        play_again(folder, base, trace, report)
+    result = table(trace)
     console.print(result)
     if result.caption:
         raise click.ClickException("what was played is not what was published")

@@ -15,15 +15,15 @@ from rich.console import Console
 from rich.table import Table
 
 import omq
-from blocks import Stock, read_blocks
-from child import Server
+from child_processes import OmqServer
+from demo_commands import SETTINGS, choose_files, directory_option, reporter, scratch_folder
+from file_blocks import FileSet, read_blocks
 from omq.cli.parameters import FiniteFloat
 from omq.errors import OmqError, Timeout
 from omq.pzq import Consumer, NotReplicated, Producer
-from program import SETTINGS, choose_files, directory_option, reporter, scratch_folder
 
 HOSTS: Final = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
-NODE_TIMEOUT_S: Final = 1.5  # until a node that is not heard of is dead to the others
+NODE_TIMEOUT_S: Final = 1.5  # without a heartbeat, until a node is dead to the others
 CONSUME_SHARE: Final = 0.3  # of the messages, until the consumers start
 KILL_SHARE: Final = 0.5  # of the messages, until the owner is killed
 WORK_SHARE: Final = 0.75  # of the sending time: the consumers' work on all messages, so that some are left at the kill
@@ -33,7 +33,7 @@ BATCH_MESSAGES: Final = 100
 NUMBER: Final = struct.Struct(">Q")
 
 
-class Node:
+class ClusterNode:
     """A node of the cluster, which may be killed and started again.
 
     Args:
@@ -54,9 +54,9 @@ class Node:
             *("--timeout-replication", "2000000"),
         ]
 
-    def start(self) -> Server:
+    def start(self) -> OmqServer:
         """Starts it."""
-        return Server(f"node {self.host}", self._folder, *self._arguments)
+        return OmqServer(f"node {self.host}", self._folder, *self._arguments)
 
     def stats(self) -> dict[str, int]:
         """Returns its counters; nothing if it does not answer."""
@@ -69,11 +69,11 @@ class Node:
         return {name: int(value) for name, _, value in (line.partition(": ") for line in lines)}
 
 
-class Stream:
+class FileTransfer:
     """The producer, which sends files to one node, and the consumers of all nodes.
 
     Args:
-        stock: The files.
+        file_set: The files.
         seconds: The time for sending them; it may take longer.
 
     Attributes:
@@ -88,13 +88,13 @@ class Stream:
         sent: True once all messages are sent.
     """
 
-    def __init__(self, stock: Stock, seconds: float) -> None:
-        self.total = len(stock.digests)
+    def __init__(self, file_set: FileSet, seconds: float) -> None:
+        self.total = len(file_set.digests)
         self.acknowledged: set[int] = set()
         self.unreplicated = self.twice = self.wrong = 0
         self.delivered: set[int] = set()
         self.by_node: dict[str, int] = {}
-        self._stock = stock
+        self._stock = file_set
         self._pause = seconds * BATCH_MESSAGES / max(self.total, 1)
         self._work = seconds * WORK_SHARE / max(self.total, 1)
         self._lock = threading.Lock()
@@ -154,7 +154,7 @@ class Stream:
                     raise OSError(f"{file.path} has changed while it was read")
                 yield data
 
-    def consume(self, node: Node) -> None:
+    def consume(self, node: ClusterNode) -> None:
         """Consumes what a node delivers, and checks it."""
         with Consumer(node.send, prefetch=50) as consumer:
             while not self._stopped.is_set():
@@ -193,7 +193,7 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-def run(stock: Stock, folder: Path, seconds: float, report: Callable[[str], None]) -> Stream:
+def run(file_set: FileSet, folder: Path, seconds: float, report: Callable[[str], None]) -> FileTransfer:
     """Runs the nodes, the producer and the consumers, and kills the node that the producer sends to.
 
     Raises:
@@ -202,7 +202,7 @@ def run(stock: Stock, folder: Path, seconds: float, report: Callable[[str], None
         TimeoutError: The producer does not come to its end in time.
     """
     end = time.monotonic() + DEMO_TIMEOUT_S
-    stream = Stream(stock, seconds)
+    stream = FileTransfer(file_set, seconds)
 
     def until(condition: Callable[[], bool]) -> None:
         while not condition() and time.monotonic() < end:
@@ -211,14 +211,14 @@ def run(stock: Stock, folder: Path, seconds: float, report: Callable[[str], None
             time.sleep(0.05)
 
     ports = free_ports(4)
-    nodes = [Node(folder, host, ports) for host in HOSTS]
+    nodes = [ClusterNode(folder, host, ports) for host in HOSTS]
     owner = nodes[0]
     with ExitStack() as servers, closing(stream):
         first = [servers.enter_context(node.start()) for node in nodes]
         for server in first:
             server.endpoints()
         until(lambda: all(node.stats().get("nodes_alive") == len(nodes) for node in nodes))
-        report(f"three nodes hear each other; a producer sends to {owner.host}, one replica is asked for")
+        report(f"three nodes are connected; a producer sends to {owner.host}, one replica is asked for")
         stream.start(stream.produce, owner.receive)
         until(lambda: len(stream.acknowledged) >= CONSUME_SHARE * stream.total)
         for node in nodes:
@@ -242,12 +242,12 @@ def run(stock: Stock, folder: Path, seconds: float, report: Callable[[str], None
     return stream
 
 
-def progress(stream: Stream) -> str:
+def progress(stream: FileTransfer) -> str:
     """Returns the progress as text."""
     return f"{len(stream.delivered):,} of {stream.total:,} delivered"
 
 
-def table(stream: Stream, block: int) -> Table:
+def table(stream: FileTransfer, block: int) -> Table:
     """Returns the result as a table."""
     out = Table(title=f"{block // 1024} KiB, three nodes, one killed")
     out.add_column("")
@@ -270,15 +270,15 @@ def table(stream: Stream, block: int) -> Table:
 @click.option("--limit", type=click.IntRange(1, 200), default=40, show_default=True, help="MB to send at most.")
 @click.option("--block", type=click.IntRange(1, 1024), default=8, show_default=True, help="KiB in a message.")
 def demo_pzq(directory: Path | None, seconds: float, limit: int, block: int) -> None:
-    """Stream files through three nodes that replicate, and kill the one that takes them in the middle.
+    """FileTransfer files through three nodes that replicate, and kill the one that takes them in the middle.
 
     The owner is killed with SIGKILL; another node delivers what it has left until it is back. Nothing that was
     acknowledged may be missing. It ends by itself within a minute.
     """
     console = Console()
     with scratch_folder() as folder:
-        stock = choose_files(directory, block, limit, console)
-        stream = run(stock, folder, seconds, reporter(console))
+        file_set = choose_files(directory, block, limit, console)
+        stream = run(file_set, folder, seconds, reporter(console))
     console.print(table(stream, block * 1024))
     if stream.lost or stream.wrong:
         raise click.ClickException("what was delivered is not what was acknowledged")

@@ -26,8 +26,8 @@ from typing import Any, Final
 
 import omq
 import omq.broker
-from blocks import NOT_STANDARD, spans, standard_library, walk
-from child import Child, end_with_input
+from child_processes import Child, end_with_input
+from file_blocks import NOT_STANDARD, spans, standard_library, walk
 from omq.spark import java
 
 FEED_S: Final = 12.0
@@ -83,14 +83,14 @@ def recorded(path: str) -> Iterator[tuple[str, float, int, int]]:
         yield str(row["symbol"]), float(row["price"]), int(row["size"]), int(row["time"])
 
 
-def play_broker(folder: str) -> None:
+def run_broker(folder: str) -> None:
     """Serves the topics until standard input ends."""
     with omq.broker.Server(folder, bind="tcp://127.0.0.1:*", topics=TOPICS) as server:
         print(server.endpoints["zmtp"], len(TOPICS), flush=True)
         sys.stdin.read()
 
 
-def play_feed(argument: str) -> None:
+def run_feed(argument: str) -> None:
     """Publishes the ticks at an even pace."""
     end_with_input()
     url, _, source = argument.partition(" ")
@@ -111,7 +111,7 @@ def _tick(tick: tuple[str, float, int, int]) -> omq.broker.Record:
     return omq.broker.Record(f"{price},{size},{when}".encode(), key=symbol.encode())
 
 
-def play_files(root: str) -> None:
+def run_files(root: str) -> None:
     """Pushes the files of a directory in blocks, until standard input ends."""
     end_with_input()
     blocks = list(_blocks(Path(root)))
@@ -138,7 +138,7 @@ def _read(path: str, offset: int, size: int) -> bytes:
         return os.pread(file.fileno(), size, offset)
 
 
-class Source(Child):
+class SourceProcess(Child):
     """A process that runs a role of this program.
 
     Attributes:
@@ -162,7 +162,7 @@ class Source(Child):
 
 
 @contextlib.contextmanager
-def hushed() -> Iterator[None]:
+def quiet_java() -> Iterator[None]:
     """Keeps what Java prints, while it starts and later, off the screen; shows it if Java does not start."""
     warnings.simplefilter("ignore", FutureWarning)
     with tempfile.TemporaryFile() as output:
@@ -197,7 +197,7 @@ def session() -> Any:
     builder = SparkSession.builder.master("local[2,4]").appName("omq-demo")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    with hushed():
+    with quiet_java():
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     from omq.spark import register
@@ -206,8 +206,8 @@ def session() -> Any:
     return spark
 
 
-class Strike:
-    """A stage that kills its worker in the midst of a microbatch, once.
+class WorkerKill:
+    """A stage that kills its worker in the middle of a microbatch, once.
 
     Args:
         from_id: The first tick after which it may kill.
@@ -233,14 +233,14 @@ def bars(spark: Any, source: str) -> tuple[str, int, float, str]:
 
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        url = stack.enter_context(Source("broker", f"{folder}/topics")).url
+        url = stack.enter_context(SourceProcess("broker", f"{folder}/topics")).url
         client = stack.enter_context(omq.broker.Client(url))
-        feed = stack.enter_context(Source("feed", f"{url} {source}"))
+        feed = stack.enter_context(SourceProcess("feed", f"{url} {source}"))
         print(f"{feed.count:,} ticks -> topic 'ticks' -> Spark, bars of a second -> topic 'bars' -> here", flush=True)
         reader = spark.readStream.format("omq").option("connect", url).option("topic", "ticks")
         ticks = reader.option("startingOffsets", "earliest").option("columns", "id,key,value").load()
         marker = f"{folder}/killed"
-        ticks = ticks.mapInArrow(Strike(feed.count // 2, marker), ticks.schema)
+        ticks = ticks.mapInArrow(WorkerKill(feed.count // 2, marker), ticks.schema)
         ticks = ticks.selectExpr("CAST(key AS STRING) AS symbol", "split(CAST(value AS STRING), ',') AS t").selectExpr(
             "symbol",
             "CAST(t[0] AS DOUBLE) price",
@@ -299,7 +299,7 @@ def _print_bars(
         burst = _burst(subscription)
         if not reported and marker.exists():
             reported = True
-            print("         a worker is killed in the midst of a microbatch; Spark runs its task again", flush=True)
+            print("         a worker is killed in the middle of a microbatch; Spark runs its task again", flush=True)
         # Bars that came twice would come with, or right after, the last ones.
         if not burst and found.total() >= wanted:
             break
@@ -311,7 +311,7 @@ def _print_bars(
             prices = "  ".join(f"{name} {bar[name]:9.2f}" for name in ("open", "high", "low", "close"))
             print(f"{bar['time'][11:19]}  {bar['symbol']:6}  {prices}  volume {bar['volume']:8,}", flush=True)
     if not reported:
-        raise SystemExit("no worker was killed, which is what this is to show")
+        raise SystemExit("no worker was killed, so the demo has not shown a retry")
     return found, printed
 
 
@@ -329,7 +329,7 @@ def _burst(subscription: omq.broker.Subscription) -> list[dict[str, Any]]:
 
 def files(spark: Any, root: str) -> tuple[str, int, float, str]:
     """Sends the files to executors that hash them; returns a row of the table, with the count in bytes."""
-    with Source("files", root) as feed:
+    with SourceProcess("files", root) as feed:
         print(f"\n{feed.count:,} blocks of files below {root}: PUSH {feed.url} -> Spark, SHA-256", flush=True)
         reader = spark.read.format("omq").option("socket", "PULL").option("connect", feed.url)
         frame = (
@@ -353,7 +353,7 @@ def main() -> int:
     parser.add_argument("--role", nargs=2, help=argparse.SUPPRESS)
     found = parser.parse_args()
     if found.role:
-        {"broker": play_broker, "feed": play_feed, "files": play_files}[found.role[0]](found.role[1])
+        {"broker": run_broker, "feed": run_feed, "files": run_files}[found.role[0]](found.role[1])
         return 0
     if advice := java.missing():
         print(advice, file=sys.stderr)

@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 import omq.asyncio as omq
 
 
-class Link(Protocol):
+class AsyncSocket(Protocol):
     """An asyncio socket of either library."""
 
     async def send_multipart(self, parts: list[bytes], /) -> Any: ...

@@ -8,7 +8,7 @@ import math
 import sys
 import time
 
-from child import end_with_input
+from child_processes import end_with_input
 from navigation_pb2 import Navigation
 from omq.goby import Application
 

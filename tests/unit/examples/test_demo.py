@@ -12,35 +12,35 @@ import uvloop
 from click.testing import CliRunner, Result
 
 import demo as demo_module
-from blocks import Stock, take_stock
-from child import ChildError
-from demo import Score
-from roles import CLOCK, DIGEST, FEED_DIGESTS, FEED_START, FEED_UNREAD, NUMBER, PROGRESS
-from round import ProcessGroup, Round
+from child_processes import ChildError
+from demo import LibraryResult
+from file_blocks import FileSet, read_file_set
+from hash_processes import CLOCK, DIGEST, FEED_DIGESTS, FEED_START, FEED_UNREAD, NUMBER, PROGRESS
+from hash_rounds import ProcessGroup, Round
 
 
 def digest(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def stock_of(root: Path) -> Stock:
-    return take_stock(root, block=1024, limit=10**9, seconds=60.0)
+def file_set_of(root: Path) -> FileSet:
+    return read_file_set(root, block=1024, limit=10**9, seconds=60.0)
 
 
 def invoke(*arguments: str | Path) -> Result:
     return CliRunner().invoke(demo_module.demo, [str(argument) for argument in arguments])
 
 
-def play(stock: Stock, *, spoil: int | None = None, repeat: int = 0) -> Round:
+def play(file_set: FileSet, *, spoil: int | None = None, repeat: int = 0) -> Round:
     """A round in which everything arrived after half a second, but for what is asked to be spoilt."""
     result = Round()
     result.note(FEED_START, [CLOCK.pack(100.0)])
-    digests = [*stock.digests]
+    digests = [*file_set.digests]
     if spoil is not None:
         digests[spoil] = digest(b"something else")
     records = [DIGEST.pack(*record) for record in enumerate(digests)]
     records += records[:repeat]
-    result.note(FEED_DIGESTS, [PROGRESS.pack(1, 100.5, stock.size), b"".join(records)])
+    result.note(FEED_DIGESTS, [PROGRESS.pack(1, 100.5, file_set.size), b"".join(records)])
     return result
 
 
@@ -56,12 +56,12 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Replaces the streaming by rounds of `play`."""
 
     def arrange(**spoil: int) -> None:
-        async def play_round(name: str, stock: Stock, show: Callable[[Round], None]) -> Round:
-            result = play(stock, **spoil)
+        async def run_round(name: str, file_set: FileSet, show: Callable[[Round], None]) -> Round:
+            result = play(file_set, **spoil)
             show(result)
             return result
 
-        monkeypatch.setattr(demo_module, "play_round", play_round)
+        monkeypatch.setattr(demo_module, "run_round", run_round)
 
     return arrange
 
@@ -87,33 +87,33 @@ def test_a_block_that_comes_twice_is_noticed() -> None:
 
 
 def test_a_score_fails_by_a_wrong_digest_and_by_a_repeated_block(tree: Path) -> None:
-    stock = stock_of(tree)
-    good, wrong, twice = Score("omq"), Score("omq"), Score("omq")
-    good.add(play(stock), stock)
-    wrong.add(play(stock, spoil=2), stock)
-    twice.add(play(stock, repeat=1), stock)
+    file_set = file_set_of(tree)
+    good, wrong, twice = LibraryResult("omq"), LibraryResult("omq"), LibraryResult("omq")
+    good.add(play(file_set), file_set)
+    wrong.add(play(file_set, spoil=2), file_set)
+    twice.add(play(file_set, repeat=1), file_set)
     assert [score.failed for score in (good, wrong, twice)] == [False, True, True]
-    assert "1 DIFFER" in wrong.cells(stock)[-1]
-    assert "1 came twice" in twice.cells(stock)[-1]
+    assert "1 DIFFER" in wrong.cells(file_set)[-1]
+    assert "1 came twice" in twice.cells(file_set)[-1]
 
 
 def test_a_file_that_changes_meanwhile_is_no_failure(tree: Path) -> None:
-    stock = stock_of(tree)
+    file_set = file_set_of(tree)
     (tree / "a").write_bytes(b"z" * 2000)
-    score = Score("omq")
-    score.add(play(stock_of(tree)), stock)
+    score = LibraryResult("omq")
+    score.add(play(file_set_of(tree)), file_set)
     assert not score.failed
-    assert "2 changed" in score.cells(stock)[-1]
+    assert "2 changed" in score.cells(file_set)[-1]
 
 
 def test_the_column_has_medians_and_rates(tree: Path) -> None:
-    stock = stock_of(tree)
-    score = Score("omq")
+    file_set = file_set_of(tree)
+    score = LibraryResult("omq")
     for end in (100.25, 101.0, 100.5):
-        result = play(stock)
+        result = play(file_set)
         result.end = end
-        score.add(result, stock)
-    assert score.cells(stock) == ["3", "6,000", "6", "0.500", "12", "0", "all match the disk"]
+        score.add(result, file_set)
+    assert score.cells(file_set) == ["3", "6,000", "6", "0.500", "12", "0", "all match the disk"]
 
 
 def test_a_good_run_prints_a_table_and_succeeds(tree: Path, played: Callable[..., None]) -> None:
@@ -146,10 +146,10 @@ def test_without_pyzmq_its_column_says_how_to_get_it(
 
 
 def test_ctrl_c_has_its_exit_code(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def interrupted(name: str, stock: Stock, show: Callable[[Round], None]) -> Round:
+    async def interrupted(name: str, file_set: FileSet, show: Callable[[Round], None]) -> Round:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo_module, "play_round", interrupted)
+    monkeypatch.setattr(demo_module, "run_round", interrupted)
     result = invoke("--dir", tree)
     assert result.exit_code == 130
     assert "interrupted" in result.output

@@ -8,15 +8,15 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from blocks import Stock
-from demo_broker import Demo, Outcome, demo_broker, table
-from feed import StreamState
-from replay import ReplayProcess
+from demo_broker import Demo, DemoResult, demo_broker, table
+from file_blocks import FileSet
+from topic_publisher import FeedPublisher
+from topic_subscriber import ReplayProcess
 
 
-def outcome(**changes: Any) -> Outcome:
+def outcome(**changes: Any) -> DemoResult:
     """A thousand messages in two seconds, one of them without a broker; and what is to be otherwise."""
-    feed = StreamState(Stock(1024), "files", 2.0, 10**9)
+    feed = FeedPublisher(FileSet(1024), "files", 2.0, 10**9)
     feed.published = feed.acknowledged = 1000
     feed.size, feed.seconds, feed.digest = 1_024_000, 2.0, "same"
     replay = ReplayProcess("files", b"end")
@@ -24,10 +24,10 @@ def outcome(**changes: Any) -> Outcome:
     for name, value in changes.items():
         side, _, attribute = name.partition("_")
         setattr({"feed": feed, "replay": replay}[side], attribute, value)
-    return Outcome(feed, replay, away=1.0)
+    return DemoResult(feed, replay, away=1.0)
 
 
-def drawn(result: Outcome) -> str:
+def drawn(result: DemoResult) -> str:
     console = Console(width=100, record=True, file=open("/dev/null", "w", encoding="utf-8"))  # noqa: SIM115
     console.print(table(result))
     console.file.close()

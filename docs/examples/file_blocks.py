@@ -29,8 +29,8 @@ class File:
 
 
 @dataclass(slots=True)
-class Stock:
-    """The files of a directory, read once.
+class FileSet:
+    """The files of a directory that are sent, with the digests of their blocks.
 
     Attributes:
         block: Bytes in a block; the last one of a file may be shorter, an empty file has one of no bytes.
@@ -104,7 +104,9 @@ def walk(root: Path, skipped: Counter[str], prune: frozenset[str]) -> Iterator[t
     skipped["unreadable"] += len(unreadable)
 
 
-def take_stock(root: Path, *, block: int, limit: int, seconds: float, prune: frozenset[str] = frozenset()) -> Stock:
+def read_file_set(
+    root: Path, *, block: int, limit: int, seconds: float, prune: frozenset[str] = frozenset()
+) -> FileSet:
     """Reads the files of a directory and takes the digest of every block.
 
     Args:
@@ -114,34 +116,34 @@ def take_stock(root: Path, *, block: int, limit: int, seconds: float, prune: fro
         seconds: Time for the reading; files that are not reached by then are left out.
         prune: Names of directories that are left out.
     """
-    stock = Stock(block)
+    file_set = FileSet(block)
     size, end = 0, time.monotonic() + seconds
-    for path, found in walk(root, stock.skipped, prune):
+    for path, found in walk(root, file_set.skipped, prune):
         if size >= limit:
-            stock.cut = f"the first {limit / 1e6:,.0f} MB take part (--limit)"
+            file_set.cut = f"the first {limit / 1e6:,.0f} MB take part (--limit)"
             break
         if time.monotonic() > end:
-            stock.cut = f"what could be read in {seconds:g} s takes part"
+            file_set.cut = f"what could be read in {seconds:g} s takes part"
             break
         file = File(path, min(found, limit - size))
         digests = [hashlib.sha256(data).digest() for data in read_blocks(file, block) if data is not None]
         if len(digests) < sum(1 for _ in spans(file.size, block)):
-            stock.skipped["unreadable"] += 1
+            file_set.skipped["unreadable"] += 1
             continue
         size += file.size
-        stock.files.append(file)
-        stock.digests += digests
-    stock.skipped = +stock.skipped
-    return stock
+        file_set.files.append(file)
+        file_set.digests += digests
+    file_set.skipped = +file_set.skipped
+    return file_set
 
 
-def recheck(stock: Stock, received: dict[int, bytes]) -> set[int]:
+def recheck(file_set: FileSet, received: dict[int, bytes]) -> set[int]:
     """Returns the numbers of the blocks *received* (number and digest) that the disk does not hold now, either."""
     wrong, number = set(received), 0
-    for file in stock.files:
-        blocks = sum(1 for _ in spans(file.size, stock.block))
+    for file in file_set.files:
+        blocks = sum(1 for _ in spans(file.size, file_set.block))
         if not wrong.isdisjoint(range(number, number + blocks)):
-            for data in read_blocks(file, stock.block):
+            for data in read_blocks(file, file_set.block):
                 if data is not None and received.get(number) == hashlib.sha256(data).digest():
                     wrong.discard(number)
                 number += 1

@@ -9,7 +9,7 @@ from contextlib import suppress
 from subprocess import PIPE
 from typing import Any, Final, Self
 
-from child import Child, end_with_input
+from child_processes import Child, end_with_input
 from omq.broker import Client
 
 REPORT_INTERVAL_S: Final = 0.05

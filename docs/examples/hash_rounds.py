@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from blocks import Stock
-from child import Child, ChildError
-from libraries import LIBRARIES, Library, Link
-from roles import (
+from child_processes import Child, ChildError
+from file_blocks import FileSet
+from hash_processes import (
     CLOCK,
     DIGEST,
     FEED_DIGESTS,
@@ -22,8 +21,9 @@ from roles import (
     PROGRESS,
     WORKERS,
 )
+from libraries import LIBRARIES, AsyncSocket, Library
 
-PROGRAM: Final = Path(__file__).with_name("roles.py")
+PROGRAM: Final = Path(__file__).with_name("hash_processes.py")
 POLL_INTERVAL_S: Final = 0.02
 STALL_TIMEOUT_S: Final = 10.0  # without any message of the feed, until a round has failed
 
@@ -85,7 +85,7 @@ class ProcessGroup:
         self._stack = ExitStack()
 
     def start(self, role: str, **job: Any) -> None:
-        """Starts a process with a job of `roles.py`."""
+        """Starts a process with a job of `hash_processes.py`."""
         child = self._stack.enter_context(Child(f"{role} process", PROGRAM))
         self._children.append(child)
         child.write(json.dumps({"role": role, **job}).encode() + b"\n")
@@ -109,8 +109,8 @@ class ProcessGroup:
         self._stack.close()
 
 
-async def play_round(name: str, stock: Stock, show: Callable[[Round], None]) -> Round:
-    """Plays one round with the library *name*; calls *show* after every message of the feed.
+async def run_round(name: str, file_set: FileSet, show: Callable[[Round], None]) -> Round:
+    """Runs one round with the library *name*; calls *show* after every message of the feed.
 
     Raises:
         ChildError: A process ended early, or nothing happens any more.
@@ -119,9 +119,9 @@ async def play_round(name: str, stock: Stock, show: Callable[[Round], None]) -> 
     news, feed = library.listen()
     try:
         with ProcessGroup() as group:
-            files = [[file.path, file.size] for file in stock.files]
-            group.start("sender", library=name, feed=feed, files=files, block=stock.block)
-            collecting = asyncio.create_task(collect(group, name, news, feed, len(stock.digests), show))
+            files = [[file.path, file.size] for file in file_set.files]
+            group.start("sender", library=name, feed=feed, files=files, block=file_set.block)
+            collecting = asyncio.create_task(collect(group, name, news, feed, len(file_set.digests), show))
             watching = asyncio.create_task(group.watch())
             try:
                 await asyncio.wait({collecting, watching}, return_when=asyncio.FIRST_COMPLETED)
@@ -136,7 +136,7 @@ async def play_round(name: str, stock: Stock, show: Callable[[Round], None]) -> 
 
 
 async def collect(
-    group: ProcessGroup, name: str, news: Link, feed: str, blocks: int, show: Callable[[Round], None]
+    group: ProcessGroup, name: str, news: AsyncSocket, feed: str, blocks: int, show: Callable[[Round], None]
 ) -> Round:
     """Reads the feed until every block is accounted for."""
     result = Round()

@@ -12,8 +12,8 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from blocks import NOT_STANDARD, Stock, standard_library, take_stock
-from child import ChildError
+from child_processes import ChildError
+from file_blocks import NOT_STANDARD, FileSet, read_file_set, standard_library
 from omq.errors import OmqError
 
 READ_TIMEOUT_S: Final = 8.0  # for finding and reading the files
@@ -27,7 +27,7 @@ directory_option = click.option(
 )
 
 
-def choose_files(directory: Path | None, block_kib: int, limit_mb: int, console: Console) -> Stock:
+def choose_files(directory: Path | None, block_kib: int, limit_mb: int, console: Console) -> FileSet:
     """Finds and reads the files.
 
     Raises:
@@ -38,16 +38,18 @@ def choose_files(directory: Path | None, block_kib: int, limit_mb: int, console:
         raise click.BadParameter(f"{root} is not a directory", param_hint="--dir")
     prune = frozenset() if directory else NOT_STANDARD
     console.print(f"reading {root}", highlight=False, soft_wrap=True)
-    stock = take_stock(root, block=block_kib * 1024, limit=limit_mb * 1_000_000, seconds=READ_TIMEOUT_S, prune=prune)
-    skipped = ", ".join(f"{count:,} {reason}" for reason, count in stock.skipped.items())
-    if not stock.files:
+    file_set = read_file_set(
+        root, block=block_kib * 1024, limit=limit_mb * 1_000_000, seconds=READ_TIMEOUT_S, prune=prune
+    )
+    skipped = ", ".join(f"{count:,} {reason}" for reason, count in file_set.skipped.items())
+    if not file_set.files:
         raise click.ClickException(f"{root} has no readable file" + (f" (skipped: {skipped})" if skipped else ""))
-    console.print(f"{len(stock.files):,} files, {stock.size / 1e6:,.1f} MB", highlight=False)
+    console.print(f"{len(file_set.files):,} files, {file_set.size / 1e6:,.1f} MB", highlight=False)
     if skipped:
         console.print(f"skipped: {skipped}", highlight=False)
-    if stock.cut:
-        console.print(stock.cut, highlight=False)
-    return stock
+    if file_set.cut:
+        console.print(file_set.cut, highlight=False)
+    return file_set
 
 
 def reporter(console: Console) -> Callable[[str], None]:

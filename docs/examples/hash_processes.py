@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import uvloop
 
-from blocks import File, read_blocks
-from libraries import LIBRARIES, Library, Link
+from file_blocks import File, read_blocks
+from libraries import LIBRARIES, AsyncSocket, Library
 
 WORKERS: Final = 2
 
@@ -50,7 +50,7 @@ async def send(library: Library, *, feed: str, files: list[list[Any]], block: in
         await library.close(push, news)
 
 
-async def send_blocks(push: Link, files: list[File], block: int) -> list[int]:
+async def send_blocks(push: AsyncSocket, files: list[File], block: int) -> list[int]:
     """Sends numbered blocks, one message each; returns the numbers of those that could not be read."""
     number, unread = 0, []
     for file in files:
@@ -72,7 +72,7 @@ class Hasher:
         news: The feed.
     """
 
-    def __init__(self, worker: int, pull: Link, news: Link) -> None:
+    def __init__(self, worker: int, pull: AsyncSocket, news: AsyncSocket) -> None:
         self._worker = worker
         self._pull = pull
         self._news = news
@@ -115,7 +115,7 @@ async def hash_blocks(library: Library, *, feed: str, endpoint: str, worker: int
 ROLES: Final[dict[str, Callable[..., Coroutine[Any, Any, None]]]] = {"sender": send, "worker": hash_blocks}
 
 
-async def play(job: dict[str, Any]) -> None:
+async def run_job(job: dict[str, Any]) -> None:
     """Does the job until standard input ends."""
     role = ROLES[job.pop("role")]
     task = asyncio.ensure_future(role(LIBRARIES[job.pop("library")](), **job))
@@ -128,7 +128,7 @@ def main() -> None:
     """Reads the job and does it."""
     line = sys.stdin.buffer.readline()
     if line:
-        uvloop.run(play(json.loads(line)))
+        uvloop.run(run_job(json.loads(line)))
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final, Self
 
-from blocks import Stock, read_blocks
-from child import ChildError
+from child_processes import ChildError
+from file_blocks import FileSet, read_blocks
 from omq.broker import Client
 from omq.errors import OmqError
 
@@ -17,11 +17,11 @@ END: Final = b"end"  # the key of the last message
 CALL_TIMEOUT_S: Final = 60.0  # the death of a broker and its restart are a part of it
 
 
-class StreamState:
+class FeedPublisher:
     """Publishes blocks.
 
     Args:
-        stock: The files.
+        file_set: The files.
         topic: The topic.
         seconds: The time for publishing.
         limit: Bytes to publish at most.
@@ -36,12 +36,12 @@ class StreamState:
         digest: SHA-256 of all bodies that were acknowledged, in their order, once it is over.
     """
 
-    def __init__(self, stock: Stock, topic: str, seconds: float, limit: int) -> None:
-        self.block = stock.block
+    def __init__(self, file_set: FileSet, topic: str, seconds: float, limit: int) -> None:
+        self.block = file_set.block
         self.published = self.acknowledged = self.size = self.disordered = 0
         self.seconds = 0.0
         self.digest = ""
-        self._stock = stock
+        self._stock = file_set
         self._topic = topic
         self._time_limit = seconds
         self._limit = limit

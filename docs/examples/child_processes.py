@@ -1,6 +1,7 @@
 """Child processes that end with the program that starts them.
 
-Run as a program it is the `omq` command, and ends with its standard input: `python docs/examples/child.py broker data`.
+Run as a program it is the `omq` command, and ends with its standard input:
+`python docs/examples/child_processes.py broker data`.
 """
 
 import json
@@ -110,7 +111,7 @@ class Child:
             self.kill()
 
 
-class Command(Child):
+class OmqCommand(Child):
     """An `omq` command.
 
     Args:
@@ -123,8 +124,8 @@ class Command(Child):
         super().__init__(name, __file__, *arguments, log=folder / f"{name}.log")
 
 
-class Server(Command):
-    """An `omq` command that serves; its parameters are those of `Command`."""
+class OmqServer(OmqCommand):
+    """An `omq` command that serves; its parameters are those of `OmqCommand`."""
 
     def __init__(self, name: str, folder: Path, *arguments: str | Path) -> None:
         self._ready = folder / f"{name}.ready"

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-import child
-from child import Child, ChildError, Server
+import child_processes
+from child_processes import Child, ChildError, OmqServer
 from tests.support.optional_packages import require
 
 
 def test_the_error_of_a_server_that_does_not_serve_has_its_log(tmp_path: Path) -> None:
     with (
-        Server("broker", tmp_path, "broker", "--nonsense") as server,
+        OmqServer("broker", tmp_path, "broker", "--nonsense") as server,
         pytest.raises(ChildError, match=r"(?s)the broker does not serve:\n.*No such option"),
     ):
         server.endpoints()
@@ -19,8 +19,8 @@ def test_the_error_of_a_server_that_does_not_serve_has_its_log(tmp_path: Path) -
 
 def test_a_child_ends_with_its_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require("lmdb")
-    monkeypatch.setattr(child, "EXIT_TIMEOUT_S", 30.0)
-    with Server("broker", tmp_path, "broker", tmp_path / "data") as server:
+    monkeypatch.setattr(child_processes, "EXIT_TIMEOUT_S", 30.0)
+    with OmqServer("broker", tmp_path, "broker", tmp_path / "data") as server:
         server.endpoints()
         assert server.status is None
     assert server.status == 0
