@@ -82,8 +82,10 @@ def banned(path: Path) -> Iterator[tuple[int, str, str]]:
 
 def files() -> list[Path]:
     package = [path for end in ("py", "pyx", "pxd") for path in (ROOT / "omq").rglob(f"*.{end}")]
-    pages = [path for path in (ROOT / "docs").rglob("*.md") if path.name != "changelog.md"]
-    return sorted(path for path in [*package, *pages, ROOT / "README.md"] if not path.name.endswith("_pb2.py"))
+    programs = [path for root in ("bench", "docs/examples") for path in (ROOT / root).rglob("*.py")]
+    pages = [path for root in ("bench", "docs") for path in (ROOT / root).rglob("*.md") if path.name != "changelog.md"]
+    found = [*package, *programs, *pages, ROOT / "README.md"]
+    return sorted(path for path in found if not path.name.endswith("_pb2.py"))
 
 
 def test_no_sentence_has_a_banned_word() -> None:

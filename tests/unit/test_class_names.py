@@ -6,10 +6,13 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[2] / "omq"
+TREE = Path(__file__).parents[2]
+#: Modules are named relative to the first of these that they are in.
+ROOTS = (TREE / "omq", TREE / "docs" / "examples", TREE)
+PLACES = (TREE / "omq", TREE / "bench", TREE / "docs" / "examples")
 #: Names that two packages have, each under its own public name or in its own protocol.
 SHARED = {
-    "Client": "omq.broker.Client and omq.broker.sexp.Client",
+    "Client": "omq.broker.Client, omq.broker.sexp.Client, and the name of the client in every driver of bench.broker",
     "Consumer": "omq.broker.Consumer and omq.pzq.Consumer",
     "CurveClient": "omq.CurveClient and its side of the handshake",
     "CurveServer": "omq.CurveServer and its side of the handshake",
@@ -29,11 +32,12 @@ SHARED = {
 def modules_of_classes() -> dict[str, set[str]]:
     """Returns the modules that define each class; a module of `omq.asyncio` stands for its blocking twin."""
     found = defaultdict[str, set[str]](set)
-    for path in PACKAGE.rglob("*.py"):
+    for path in (path for place in PLACES for path in place.rglob("*.py")):
         if not path.name.endswith("_pb2.py"):
+            root = next(root for root in ROOTS if path.is_relative_to(root))
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.ClassDef):
-                    found[node.name].add(path.relative_to(PACKAGE).with_suffix("").as_posix())
+                    found[node.name].add(path.relative_to(root).with_suffix("").as_posix())
     return found
 
 

@@ -1,4 +1,4 @@
-"""The words of the package: docstrings begin with a verb or a noun, and constants have a unit in their name."""
+"""The words of the code: docstrings begin with a verb or a noun, and constants have a unit in their name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "omq"
+TREE = Path(__file__).parents[2]
+PACKAGE = TREE / "omq"
+#: The benchmarks and the example programs are read by users, too.
+PYTHON = (PACKAGE, TREE / "bench", TREE / "docs" / "examples")
 #: A sentence that begins so is a clause, or is about something that stands before it.
 CLAUSES = {
     "as",
@@ -41,7 +44,7 @@ CYTHON_CONSTANT = re.compile(r"^ +([A-Z]\w*) = ([^#\n]+?) *(?:#.*)?$", re.MULTIL
 
 
 def sources() -> list[Path]:
-    return sorted(path for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py"))
+    return sorted(path for root in PYTHON for path in root.rglob("*.py") if not path.name.endswith("_pb2.py"))
 
 
 def cython_sources() -> list[Path]:
@@ -88,7 +91,7 @@ def cython_constants(source: str) -> Iterator[tuple[int, str, str]]:
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     found = [
-        f"{path.relative_to(PACKAGE)}:{line}: {text}"
+        f"{path.relative_to(TREE)}:{line}: {text}"
         for path in sources()
         for line, text in clauses(ast.parse(path.read_text()))
     ]
@@ -97,7 +100,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
 
 def test_constants_have_a_unit_in_their_name() -> None:
     found = [
-        f"{path.relative_to(PACKAGE)}:{line}: {name}"
+        f"{path.relative_to(TREE)}:{line}: {name}"
         for path in sources()
         for line, name in constants(ast.parse(path.read_text()))
     ]
@@ -106,7 +109,7 @@ def test_constants_have_a_unit_in_their_name() -> None:
 
 def test_docstrings_of_the_core_begin_with_a_verb_or_a_noun() -> None:
     found = [
-        f"{path.relative_to(PACKAGE)}:{line}: {text}"
+        f"{path.relative_to(TREE)}:{line}: {text}"
         for path in cython_sources()
         for line, text in cython_clauses(path.read_text())
     ]
@@ -115,7 +118,7 @@ def test_docstrings_of_the_core_begin_with_a_verb_or_a_noun() -> None:
 
 def test_constants_of_the_core_have_a_unit_in_their_name() -> None:
     found = [
-        f"{path.relative_to(PACKAGE)}:{line}: {name}"
+        f"{path.relative_to(TREE)}:{line}: {name}"
         for path in cython_sources()
         for line, name, _ in cython_constants(path.read_text())
         if WITHOUT_UNIT.match(name)
@@ -127,7 +130,7 @@ def test_constants_of_the_core_are_defined_once() -> None:
     places: dict[tuple[str, str], list[str]] = {}
     for path in cython_sources():
         for line, name, value in cython_constants(path.read_text()):
-            places.setdefault((name, value), []).append(f"{path.relative_to(PACKAGE)}:{line}")
+            places.setdefault((name, value), []).append(f"{path.relative_to(TREE)}:{line}")
     found = [f"{name} = {value}: {', '.join(where)}" for (name, value), where in places.items() if len(where) > 1]
     assert not found, "\n".join(found)
 
