@@ -168,7 +168,7 @@ class Application:
         callback: Callable[[Any], object],
         group: str = ".*",
         type: str = ".*",
-        schemes: Iterable[SchemeId] | None = None,
+        schemes: SchemeId | Iterable[SchemeId] | None = None,
     ) -> Subscription:
         """Subscribes with a callback to all matching publications; see `Portal.subscribe_regex`."""
         return self.portal.subscribe_regex(group, type, schemes, callback)

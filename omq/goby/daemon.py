@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -42,7 +42,7 @@ from omq.goby.protobuf import (
 )
 from omq.goby.router import BusRouter, socket_message
 from omq.goby.scheme import parse_protobuf
-from omq.goby.wire import MANAGER_REQUEST_PREFIX, Bus, bracketed, bus_of
+from omq.goby.wire import MANAGER_REQUEST_PREFIX, Bus, bracketed, bus_of, check_client_name
 from omq.unpatched import threading
 
 __all__ = ["Daemon"]
@@ -67,7 +67,7 @@ class Daemon:
             platform.
         port: tcp: the manager's port, 0 for any free port; `None`: the configuration's, or 11144.
         required_clients: The clients that must be ready before any client publishes, in addition to the
-            configuration's.
+            configuration's: a name, or several names. A string is one name.
         config: A `GobyDaemonConfig`, or the file of one: text protobuf, or TOML if its name ends in `.toml`.
         host: tcp: the address to listen on; `*` for all, as Goby's gobyd does.
         health_interval: The interval between two health requests to all processes, in seconds; `None` sends none.
@@ -88,12 +88,12 @@ class Daemon:
         transport: str | None = None,
         socket_name: str | os.PathLike[str] | None = None,
         port: int | None = None,
-        required_clients: Iterable[str] = (),
+        required_clients: str | Iterable[str] = (),
         config: GobyDaemonConfig | str | os.PathLike[str] | None = None,
         host: str = "*",
         health_interval: float | None = HEALTH_INTERVAL_S,
     ) -> None:
-        settings = read_gobyd(Path(config)) if isinstance(config, str | os.PathLike) else config or GobyDaemonConfig()
+        settings = _settings(config)
         bus = bus_of(settings.interprocess)
         self.bus = Bus(
             bus.platform if platform is None else platform,
@@ -101,19 +101,25 @@ class Daemon:
             bus.socket_name if socket_name is None else os.fspath(socket_name),
             port=bus.port if port is None else port,
         )
-        if health_interval is not None and not health_interval > 0:
+        if health_interval is not None and (
+            isinstance(health_interval, bool) or not isinstance(health_interval, int | float) or not health_interval > 0
+        ):
             reason = "must be seconds, more than 0; None for never"
             raise UsageError(f"health_interval={health_interval!r}: {reason}").about("health_interval")
         self.name = settings.app.name or NAME
         self.endpoints: dict[str, str] = {}
-        self._required = tuple(dict.fromkeys([*settings.hold.required_client, *required_clients]))
-        for required in self._required:
-            if not isinstance(required, str) or not required:
-                raise UsageError(f"required_clients={required!r}: must be a non-empty string").about("required_clients")
+        configured: Sequence[str] = settings.hold.required_client
+        # Anything else, such as bytes, is reported as a name that is not valid.
+        one = isinstance(required_clients, str | bytes) or not isinstance(required_clients, Iterable)
+        names = [required_clients] if one else list(required_clients)
+        for argument, group in (("hold.required_client", configured), ("required_clients", names)):
+            for required in group:
+                check_client_name(argument, required)
+        self._required = tuple(dict.fromkeys([*configured, *names]))
         self._hwm_config: InterProcessPortalConfig = settings.interprocess
         for name in ("send_queue_size", "receive_queue_size"):
             if (hwm := getattr(self._hwm_config, name)) >= 2**31:
-                raise UsageError(f"interprocess.{name}={hwm}: must be 2147483647 at most")
+                raise UsageError(f"interprocess.{name}={hwm}: must be at most 2147483647")
         self._host = host
         self._health_interval = health_interval
         self._manager: Manager | None = None
@@ -341,3 +347,18 @@ class Daemon:
     def _publish(self, pub: omq.Socket, group: str, message: Message) -> None:
         head = head_of(group, "PROTOBUF", message.DESCRIPTOR.full_name, os.getpid(), threading.get_ident())
         pub.send(head + message.SerializeToString())
+
+
+def _settings(config: object) -> GobyDaemonConfig:
+    """Returns a configuration, which is read if it is a path.
+
+    Raises:
+        UsageError: The file cannot be read, or the value is neither a path nor a `GobyDaemonConfig`.
+    """
+    if isinstance(config, str | os.PathLike):
+        return read_gobyd(Path(config))
+    if config is None:
+        return GobyDaemonConfig()
+    if not isinstance(config, GobyDaemonConfig):
+        raise UsageError(f"config={config!r}: must be a GobyDaemonConfig, or the path of a file of one").about("config")
+    return config

@@ -47,6 +47,7 @@ from omq.goby.wire import (
     MANAGER_RESPONSE_PREFIX,
     Bus,
     Sockets,
+    check_client_name,
     hold_request,
     missing_request,
     read_message,
@@ -164,12 +165,7 @@ class PortalBase(Generic[_Subscription]):
         context: Context | None = None,
     ) -> None:
         self._bus = Bus(platform, transport, None if socket_name is None else os.fspath(socket_name), address, port)
-        if not isinstance(name, str) or not name:
-            raise UsageError(f"name={name!r}: must be a non-empty string").about("name")
-        try:
-            name.encode()
-        except UnicodeEncodeError as error:
-            raise UsageError(f"name={name!r}: cannot be encoded in UTF-8: {error.reason}").about("name") from None
+        check_client_name("name", name)
         if (
             isinstance(manager_timeout, bool)
             or not isinstance(manager_timeout, int | float)
@@ -337,7 +333,7 @@ class PortalBase(Generic[_Subscription]):
         self,
         group: str = ".*",
         type: str = ".*",
-        schemes: Iterable[SchemeId] | None = None,
+        schemes: SchemeId | Iterable[SchemeId] | None = None,
         callback: Callable[[Any], object] | None = None,
     ) -> _Subscription:
         """Subscribes to all matching publications, except those between managers and portals.
@@ -355,8 +351,8 @@ class PortalBase(Generic[_Subscription]):
             UsageError: An expression, a scheme or the callback is not valid.
             ClosedError: The portal is closed.
         """
-        if isinstance(schemes, str | int):
-            schemes = [schemes]
+        if isinstance(schemes, str | bytes | int):
+            schemes = [schemes]  # bytes, whose items are numbers, are then rejected
         wire = None if schemes is None else {self._schemes.wire_name(scheme) for scheme in schemes}
         return self._add(RegexHandler(group, type, wire, self._inbox_for(callback), callback))
 

@@ -92,6 +92,21 @@ class Bus:
         return "platform", self.platform
 
 
+def check_client_name(argument: str, name: object) -> None:
+    """Raises `UsageError` for a name that no client can have.
+
+    Args:
+        argument: The argument or field that has the name, for the error.
+        name: The name.
+    """
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"{argument}={name!r}: must be a non-empty string").about(argument)
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{argument}={name!r}: cannot be encoded in UTF-8: {error.reason}").about(argument) from None
+
+
 def bus_of(config: InterProcessPortalConfig) -> Bus:
     """Returns the bus of a configuration.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,6 +64,33 @@ def test_what_does_not_fit_is_named(tmp_path: Path, name: str, text: str, named:
     with pytest.raises(UsageError, match=named) as caught:
         read_gobyd(tmp_path / name)
     assert str(tmp_path / name) in str(caught.value)
+
+
+def test_a_required_client_is_one_name_or_several(tmp_path: Path) -> None:
+    (tmp_path / "a.cfg").write_text('hold { required_client: "log" }')
+    assert Daemon(required_clients="nav").missing == ["nav", "gobyd"]
+    assert Daemon(required_clients=("nav", "log", "nav"), config=tmp_path / "a.cfg").missing == ["log", "nav", "gobyd"]
+
+
+@pytest.mark.parametrize("given", [b"nav", [b"nav"], None, 5, "", [""], ["nav", "\ud800"]])
+def test_a_name_that_no_client_can_have_is_not_required(given: Any) -> None:
+    with pytest.raises(UsageError, match=r"^required_clients=.*: (must be|cannot be)"):
+        Daemon(required_clients=given)
+
+
+def test_a_required_client_of_a_file_is_named_as_in_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('[hold]\nrequired_client = "nav"')
+    with pytest.raises(UsageError, match=r"a\.toml: .*required_client.* nav "):
+        Daemon(config=tmp_path / "a.toml")
+    (tmp_path / "a.toml").write_text('[hold]\nrequired_client = [""]')
+    with pytest.raises(UsageError, match="^hold.required_client=''"):
+        Daemon(config=tmp_path / "a.toml")
+
+
+@pytest.mark.parametrize("given", [{"config": {}}, {"config": 5}, {"health_interval": "5"}, {"health_interval": True}])
+def test_an_argument_of_another_type_is_named(given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=f"^{next(iter(given))}="):
+        Daemon(**given)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

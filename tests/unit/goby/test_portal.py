@@ -80,6 +80,8 @@ def test_groups_with_numbers_and_expressions(portal: Twin, told: dict[str, Any])
                 subscription.recv(timeout=0.05)
         with pytest.raises(ValueError, match="scheme="):
             a.subscribe_regex(schemes=["NONE"])
+        with pytest.raises(ValueError, match="scheme=b'CSTR'"):
+            a.subscribe_regex(schemes=b"CSTR")
 
 
 def test_callbacks_and_iterators_side_by_side(portal: Twin, told: dict[str, Any]) -> None:
