@@ -158,7 +158,8 @@ def log(file: Path, group: str, type_: str, scheme: tuple[str, ...], seconds: fl
             with suppress(Timeout):
                 while time.monotonic() < end:  # already received
                     recorder.append(frame_of(found.recv(timeout=0)), time.time_ns())
-        LOG.info("%s: %d publications recorded, %d dropped", file, recorder.count, found.dropped)
+        text = "%s: %d publications recorded, %d dropped, %d too large"
+        LOG.info(text, file, recorder.count, found.dropped, recorder.too_large)
 
 
 @goby.command()

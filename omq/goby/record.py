@@ -22,7 +22,7 @@ from typing import BinaryIO, Final, Self
 
 from omq.errors import UsageError
 from omq.goby.dispatch import Received, received
-from omq.goby.identifier import read_identifier, split_frame
+from omq.goby.identifier import read_identifier, shown, split_frame
 
 log = logging.getLogger("omq.goby")
 
@@ -56,14 +56,18 @@ class Recorder:
     Args:
         path: The file.
 
+    Attributes:
+        count: The number of publications that were written.
+        too_large: The number of publications that were skipped, because they have more than `MAX_PUBLICATION_BYTES`.
+
     Raises:
         UsageError: The file is not a recording, or is written by another process.
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = path = Path(path)
-        self.count = 0
+        self.count = self.too_large = 0
         self._file: BinaryIO = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
         try:
             self._lock(path)
@@ -104,12 +108,20 @@ class Recorder:
         self._file.truncate()
 
     def append(self, frame: bytes, time: int) -> None:
-        """Writes a publication.
+        """Writes a publication. One of more than `MAX_PUBLICATION_BYTES` is logged, counted and skipped.
 
         Args:
             frame: The publication, as it was on the wire.
             time: The time of its arrival, in nanoseconds since 1970.
         """
+        if len(frame) > MAX_PUBLICATION_BYTES:  # which a reader takes for damage
+            if not self.too_large:
+                log.warning(
+                    "%s: skipped: a publication has %d bytes; a recording takes at most %d: %s",
+                    *(self._path, len(frame), MAX_PUBLICATION_BYTES, shown(frame)),
+                )
+            self.too_large += 1
+            return
         stamp = _TIME.pack(time)
         with self._name_errors():
             # One write: a killed process leaves no header without its publication, if both fit into the buffer.
@@ -165,7 +177,7 @@ class Recording:
 
     Raises:
         UsageError: The file is not a recording.
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
