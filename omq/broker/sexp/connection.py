@@ -491,7 +491,7 @@ class SexpSubscriptionSink:
             self.notice = _overrun(error)
 
     def room(self) -> int:
-        """See `Sink`."""
+        """Returns the number of bytes that the connection has room for now. Closes it if a transient topic has none."""
         unsent = self.connection.transport.unsent
         if self.topic.persistence != "transient":
             self._paused = 2 * unsent > self._limits.window
@@ -501,7 +501,7 @@ class SexpSubscriptionSink:
         return max(self._limits.transient_window - unsent, 0)
 
     def send_block(self, header: bytes, records: memoryview, deliveries: bytes) -> None:
-        """See `Sink`."""
+        """Sends a block of the topic; see `Sink.send_block`."""
         data, ends = self.connection.frames.encode(header, records, self.topic.id)
         self._queue(data, ends, blocks.read_header(header)[0])
 
@@ -509,7 +509,7 @@ class SexpSubscriptionSink:
         self.connection.transport.write(data)
 
     def closed(self, error: BrokerError | None) -> None:
-        """See `Sink`."""
+        """Subscribes again after a gap; reports any other end of the delivery to the client; see `Sink.closed`."""
         if error is None or self.connection.sinks.get(self.topic.name) is not self:
             return
         name = self.topic.name.encode()
@@ -565,7 +565,6 @@ class SexpConsumerSink(SexpSubscriptionSink):
         )
 
     def room(self) -> int:
-        """See `Sink`."""
         unsent = self.connection.transport.unsent
         self._paused = self._leaving or 2 * unsent > self._limits.consumer_window
         return 0 if self._paused else self._limits.consumer_window - unsent
@@ -576,7 +575,6 @@ class SexpConsumerSink(SexpSubscriptionSink):
         self.connection.transport.write(data)
 
     def data_written(self) -> None:
-        """See `SexpSubscriptionSink`."""
         written, acked = self.connection.transport.written, []
         while self._waiting and self._waiting[0][0] <= written:
             acked.append(self._waiting.popleft()[1])
@@ -591,13 +589,12 @@ class SexpConsumerSink(SexpSubscriptionSink):
             self._consumer.more(0)
 
     def end(self) -> None:
-        """See `SexpSubscriptionSink`. It waits for the kernel: to end at once would redeliver the waiting messages."""
+        """Ends the delivery once the kernel has taken the waiting messages, which would else be redelivered."""
         self._leaving = True
         self.connection.leaving.add(self)
         self.data_written()
 
     def discard_unsent(self) -> None:
-        """See `SexpSubscriptionSink`."""
         queued, returned = self.connection.transport.queued, []
         while self._waiting and self._waiting[-1][0] > queued:
             returned.append(self._waiting.pop()[1])
@@ -605,7 +602,6 @@ class SexpConsumerSink(SexpSubscriptionSink):
             self._consumer.nack(ranges_of(returned))
 
     def stop(self) -> None:
-        """See `SexpSubscriptionSink`."""
         written = self.connection.transport.written
         acked = [number for end, number in self._waiting if end <= written]
         if acked:
