@@ -151,7 +151,7 @@ def log(file: Path, group: str, type_: str, scheme: tuple[str, ...], seconds: fl
             while not ended.is_set() and (end is None or time.monotonic() < end):
                 with suppress(Timeout):
                     recorder.append(frame_of(found.recv(timeout=POLL_INTERVAL_S)), time.time_ns())
-                if time.monotonic() - flushed >= POLL_INTERVAL_S:  # bounds what a killed recorder loses
+                if time.monotonic() - flushed >= POLL_INTERVAL_S:  # bounds the loss of a killed recorder
                     recorder.flush()
                     flushed = time.monotonic()
             end = time.monotonic() + DRAIN_TIMEOUT_S
@@ -192,19 +192,19 @@ def play(file: Path, group: str, type_: str, scheme: tuple[str, ...], speed: flo
                     portal.wait_released(POLL_INTERVAL_S)
                 except Timeout:
                     pass
-            spoken = () if "goby" in group else CONTROL_GROUPS
+            omitted_groups = () if "goby" in group else CONTROL_GROUPS
             left_out = 0
 
-            def fits(identifier: Any) -> bool:
+            def selected(identifier: Any) -> bool:
                 nonlocal left_out
                 if not wanted.matches(identifier):
                     return False
-                if str(identifier.group).startswith(spoken):
+                if str(identifier.group).startswith(omitted_groups):
                     left_out += 1
                     return False
                 return True
 
-            count = replay(portal, recording, fits, speed, ended)
+            count = replay(portal, recording, selected, speed, ended)
             wait_until_sent(portal, ended)
             if recording.damage is not None:
                 LOG.warning("%s: %s: nothing after it is played", file, recording.damage)
@@ -213,13 +213,15 @@ def play(file: Path, group: str, type_: str, scheme: tuple[str, ...], speed: flo
         LOG.info("%s: %d publications played", file, count)
 
 
-def replay(portal: Portal, recording: Any, fits: Callable[[Any], bool], speed: float, ended: threading.Event) -> int:
+def replay(
+    portal: Portal, recording: Any, selected: Callable[[Any], bool], speed: float, ended: threading.Event
+) -> int:
     """Publishes the content of a recording.
 
     Args:
         portal: The portal to publish with.
         recording: The recording.
-        fits: Returns whether to publish a record with this identifier.
+        selected: Returns whether to publish a record with this identifier.
         speed: The speed relative to the recording; 0 is as fast as possible.
         ended: Stops the replay when it is set.
 
@@ -238,7 +240,7 @@ def replay(portal: Portal, recording: Any, fits: Callable[[Any], bool], speed: f
         except Malformed as fault:
             LOG.warning("%s: the record before byte %d is skipped: %s", recording.path, recording.valid_bytes, fault)
             continue
-        if not fits(identifier):
+        if not selected(identifier):
             continue
         first = at if first is None else first
         if speed:

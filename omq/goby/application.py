@@ -1,4 +1,4 @@
-"""The base class of programs on a bus, with one thread for callbacks and a loop, a configuration, and health."""
+"""The base class of programs on a bus: callbacks and a loop in one thread, a configuration, and health."""
 
 from __future__ import annotations
 
@@ -57,27 +57,32 @@ class Application:
         def loop(self) -> None:
             self.publish("depth", Estimate(depth=self.depth))
 
-    All methods and callbacks are called in the thread that runs the program. It reports ready after `initialize`, and
-    calls `loop` once the hold is released. It answers health requests. A request on the bus
-    (`goby::terminate::request`), SIGTERM or SIGINT ends it in an orderly way.
+    All methods and callbacks are called in the thread that calls `run`. The program reports ready after `initialize`,
+    and calls `loop` once the hold is released. It answers health requests. A request on the bus
+    (`goby::terminate::request`), SIGTERM or SIGINT ends it in an orderly way. Signals are handled only if the main
+    thread calls `run`.
 
     Class attributes:
-        name: Its name on the bus; `None`: the name of the class.
-        frequency: Calls of `loop` a second; 0: it is never called.
-        config_type: The protobuf class of its configuration; `None`: the configuration is a dictionary, from TOML.
+        name: The program's name on the bus; `None`: the name of the class.
+        frequency: The number of calls of `loop` per second, less than 1,000,000; 0, the default: none.
+        config_type: The protobuf class of the configuration; `None`: the configuration is a dictionary.
 
     Args:
-        config: Its configuration, or the file of one: TOML, or, with `config_type`, also text protobuf. The base class
-            reads `app.name`, `interprocess` (with the names of Goby's `InterProcessPortalConfig`) and `frequency`.
-        name: Its name on the bus; `None`: the one in the configuration, or else that of the class.
+        config: The configuration: a dictionary, or a message of `config_type`; or the path of its file. A file is TOML,
+            or, with `config_type` and unless its name ends in `.toml`, text protobuf. `None`: an empty configuration.
+            The base class reads `app.name`, `interprocess` (with the names of Goby's `InterProcessPortalConfig`) and
+            `frequency`.
+        name: The program's name on the bus; `None`: `interprocess.client_name` or `app.name` of the configuration, or
+            else the class attribute.
         **portal: Arguments of `Portal`, which override the configuration.
 
     Attributes:
         config: The configuration: a dictionary, or a message of `config_type`.
-        portal: The portal, while the program runs.
+        portal: The portal, from `initialize` on.
 
     Raises:
-        UsageError: A value is not valid; the text names it.
+        UsageError: A value of the configuration is not valid; the text names it. `run` checks those of *portal*.
+        TypeError: An argument is unknown.
     """
 
     name: str | None = None
@@ -122,7 +127,7 @@ class Application:
         """The portal, from `initialize` on.
 
         Raises:
-            StateError: The program does not run yet.
+            StateError: The program is not connected yet.
         """
         if self._portal is None:
             raise StateError(f"{self.name} does not run yet: subscribe in initialize(), and publish from there on")
@@ -131,16 +136,28 @@ class Application:
     # ------------------------------------------------------------------ methods to override
 
     def initialize(self) -> None:
-        """Called once the program is connected, before it reports ready: the place to subscribe."""
+        """Prepares the program, for instance subscribes. Override it; the default does nothing.
+
+        `run` calls it once the program is connected, before it reports ready.
+        """
 
     def loop(self) -> None:
-        """Called `frequency` times a second, once the hold is released."""
+        """Does the periodic work. Override it; the default does nothing.
+
+        `run` calls it `frequency` times per second, once the hold is released. Missed calls are skipped.
+        """
 
     def finalize(self) -> None:
-        """Called before the program leaves the bus."""
+        """Cleans up. Override it; the default does nothing.
+
+        `run` calls it before it closes the portal, also after an exception of `loop` or of a callback.
+        """
 
     def health(self) -> tuple[str, str | None]:
-        """Returns the program's health (`ok`, `degraded` or `failed`) and the reason."""
+        """Returns the program's health: `ok`, `degraded` or `failed`, and the reason or `None`.
+
+        Override it; the default returns `("ok", None)`. `run` calls it for each health request.
+        """
         return "ok", None
 
     # ------------------------------------------------------------------ methods to call
@@ -174,10 +191,10 @@ class Application:
         return self.portal.subscribe_regex(group, type, schemes, callback)
 
     def quit(self, status: int = 0) -> None:
-        """Ends `run`; any thread may call it.
+        """Ends `run` after the current method or callback. Any thread may call it.
 
         Args:
-            status: The status that `run` returns.
+            status: The exit status that `run` returns.
         """
         self._status = status
         self._quit.set()
@@ -185,14 +202,16 @@ class Application:
             self._portal._callback_inbox.wake()
 
     def run(self) -> int:
-        """Runs the program until `quit` is called, the bus asks it to end, or the system sends SIGTERM or SIGINT.
+        """Runs the program until `quit` is called, or a terminate request, SIGTERM or SIGINT arrives.
+
+        An exception of `initialize`, `loop`, `finalize` or a callback ends the program, and is raised here.
 
         Returns:
-            The exit status.
+            The exit status: that of `quit`, else 0.
 
         Raises:
             ConnectError: No manager has answered in time.
-            UsageError: The program has run already.
+            UsageError: The program has run already, or an argument of `Portal` is not valid.
             ClosedError: The portal was closed, or has failed.
         """
         if self._ran:
@@ -230,10 +249,14 @@ class Application:
 
     @classmethod
     def main(cls, arguments: Sequence[str] | None = None) -> None:
-        """Runs the program from the command line, and ends the process with its status.
+        """Runs the program from the command line, and ends the process with its exit status.
 
         Args:
-            arguments: The command line; `None`: that of the process.
+            arguments: The arguments of the command line, without the program's name; `None`: those of the process.
+
+        Raises:
+            SystemExit: The program has ended. The status is that of `run`; 2 after a `UsageError`, such as an argument
+                that is not valid; 1 after another `OmqError`.
         """
         parser = argparse.ArgumentParser(prog=cls.name or cls.__name__, description=cls.__doc__)
         parser.add_argument("config", nargs="?", help="the configuration's file")
@@ -325,7 +348,7 @@ class Application:
 
 
 class _Interrupted(BaseException):
-    """A signal arrived before the program was connected."""
+    """Raised when a signal arrives before the program is connected."""
 
 
 def _table(config: dict[str, Any], name: str) -> dict[str, Any]:
@@ -341,7 +364,7 @@ def _table(config: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _common(config: Any) -> tuple[str | None, Any, InterProcessPortalConfig | None]:
-    """Returns the name, the frequency and the bus of a configuration; `None` for what is missing."""
+    """Returns the name, the frequency and the bus of a configuration; `None` for a missing one."""
     if isinstance(config, dict):
         app = _table(config, "app")
         name = app.get("name")

@@ -61,21 +61,23 @@ class Daemon:
         print(daemon.endpoints["manager"], daemon.missing)
 
     Args:
-        platform: The platform's name; `None`: the configuration's, or `default_goby_platform`.
+        platform: The platform's name, without `/`; `None`: the configuration's, or `default_goby_platform`.
         transport: `ipc` or `tcp`; `None`: the configuration's, or `ipc`.
-        socket_name: ipc: the prefix of the sockets' paths; `None`: the configuration's, or `/tmp/goby_` and the
-            platform.
-        port: tcp: the manager's port, 0 for any free port; `None`: the configuration's, or 11144.
+        socket_name: ipc: the prefix of the sockets' paths; `None`: the configuration's, or `/tmp/goby_PLATFORM`.
+        port: tcp: the manager's port, from 0 to 65535, 0 for any free port; `None`: the configuration's, or 11144.
         required_clients: The clients that must be ready before any client publishes, in addition to the
             configuration's: a name, or several names. A string is one name.
-        config: A `GobyDaemonConfig`, or the file of one: text protobuf, or TOML if its name ends in `.toml`.
-        host: tcp: the address to listen on; `*` for all, as Goby's gobyd does.
-        health_interval: The interval between two health requests to all processes, in seconds; `None` sends none.
+        config: A `GobyDaemonConfig`, or the path of its file: TOML if the name ends in `.toml`, else text protobuf.
+            `None`: an empty configuration.
+        host: tcp: the address to listen on; the default `*` listens on all, as Goby's gobyd does.
+        health_interval: The seconds between two health requests to all processes, above 0; 10 by default. `None` sends
+            none.
 
     Attributes:
-        endpoints: The endpoints for clients, once it is started: `manager`, `publish` (its XSUB), `subscribe` (its
-            XPUB).
-        name: Its name on the bus: `gobyd`, unless the configuration has another name.
+        endpoints: The endpoints for clients by their names: `manager`, `publish` (where clients publish) and
+            `subscribe`. Empty until the daemon is started.
+        name: The daemon's name on the bus: the configuration's, or `gobyd`.
+        on_terminate: A function without arguments, called in a thread of the daemon at a terminate request or failure.
 
     Raises:
         UsageError: An argument is not valid; the text names it.
@@ -138,7 +140,7 @@ class Daemon:
         """Starts the daemon, as `with` does.
 
         Args:
-            ready: Whether the daemon is ready from now on; if not, a call of `ready` follows.
+            ready: Whether the daemon is ready at once; if not, all clients are held until a call of `ready`.
 
         Raises:
             BindError: An endpoint cannot be bound.
@@ -205,20 +207,20 @@ class Daemon:
         thread.start()
 
     def ready(self) -> None:
-        """Marks the daemon as ready, which all clients wait for."""
+        """Marks the started daemon as ready, which all clients wait for. Idempotent."""
         assert self._manager is not None
         with self._lock:
             self._manager.set_ready()
         self._publish_release(self._sockets[1])
 
     def wait_terminated(self, timeout: float | None = None) -> bool:
-        """Waits for a terminate request on the bus (`goby::terminate::request`).
+        """Waits for a terminate request on the bus (`goby::terminate::request`), or for a failure of the daemon.
 
         Args:
             timeout: In seconds; `None` waits for ever.
 
         Returns:
-            Whether a request came.
+            Whether one of them happened in time.
         """
         return self._terminated.wait(timeout)
 
@@ -249,7 +251,7 @@ class Daemon:
 
     @property
     def missing(self) -> list[str]:
-        """The required clients that are not ready; empty after the release."""
+        """The required clients that are not ready, and the daemon itself until it is ready; empty after the release."""
         if self._manager is None:
             return [*self._required, self.name]
         with self._lock:
@@ -257,7 +259,7 @@ class Daemon:
 
     @property
     def malformed(self) -> int:
-        """The number of requests that could not be parsed."""
+        """The number of requests that could not be parsed; they are logged and skipped."""
         return 0 if self._manager is None else self._manager.malformed
 
     # ------------------------------------------------------------------ threads
@@ -274,7 +276,7 @@ class Daemon:
             self._publish_release(pub)
 
     def _serve_publications(self, sub: omq.Socket, pub: omq.Socket) -> None:
-        """Handles publications to the manager, and what is due."""
+        """Handles publications to the manager, and sends releases and health requests when they are due."""
         health_requested_at = time.monotonic()
         while True:
             try:

@@ -32,15 +32,15 @@ class _Fields(NamedTuple):
 
 
 class Received(_Fields):
-    """A publication as a regex subscription returns it.
+    """A publication as a regex subscription returns it: a tuple of `group`, `scheme`, `type` and `data`.
 
     Attributes:
-        group: Its group.
-        scheme: Its scheme on the wire: a name, or a decimal number.
-        type: The name of its type.
-        data: Its payload.
-        pid: The publishing process.
-        thread: The publishing thread, in hexadecimal.
+        group: The group on the wire, as a `str`: `nav`, `nav;3` or `3`.
+        scheme: The scheme on the wire: a name, or a decimal number.
+        type: The name of the type on the wire.
+        data: The payload, not decoded.
+        pid: The id of the publishing process; not in the tuple.
+        thread: The id of the publishing thread, in hexadecimal; not in the tuple.
     """
 
     pid: int = 0
@@ -227,8 +227,8 @@ class RegexHandler(Handler):
         group: A regular expression that matches the whole group.
         type: A regular expression that matches the whole name of the type.
         schemes: The names of the schemes on the wire; `None`: all.
-        inbox: See `Handler`.
-        callback: See `Handler`.
+        inbox: The inbox of its publications.
+        callback: The function to call with each publication; `None` for an iterator.
 
     Raises:
         UsageError: An expression is not valid.

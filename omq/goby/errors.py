@@ -8,8 +8,8 @@ class GobyError(OmqError):
 
 
 class Malformed(GobyError, ValueError):
-    """A message of a peer is not valid; the text has the reason."""
+    """Raised when a message of a peer is not valid; the text has the reason."""
 
 
 class BufferFull(GobyError):
-    """A publication was rejected: the buffer is full, because the hold is not released."""
+    """Raised when a publication is rejected: the hold is not released, and the buffer is full."""

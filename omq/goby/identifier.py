@@ -27,7 +27,7 @@ class Group(str):
         number: The number; `None` for a group with a name alone.
 
     Raises:
-        UsageError: Both are missing, or the name has a `/` or a NUL.
+        UsageError: Both are missing, or the name has a `/` or a NUL, or cannot be encoded in UTF-8.
     """
 
     __slots__ = ()
@@ -41,8 +41,8 @@ def checked_group(group: str | int) -> str:
     """Returns a group as it is on the wire.
 
     Raises:
-        UsageError: It is empty, or has a `/` or a NUL.
-        TypeError: It is neither a string nor a number.
+        UsageError: The group is empty, has a `/` or a NUL, or cannot be encoded in UTF-8.
+        TypeError: The group is neither a `str` nor an `int`.
     """
     if isinstance(group, int) and not isinstance(group, bool):
         return str(group)
@@ -55,8 +55,8 @@ def checked_type(name: str) -> str:
     """Returns the name of a type, once it is checked.
 
     Raises:
-        UsageError: It is empty, or has a `/` or a NUL.
-        TypeError: It is not a string.
+        UsageError: The name is empty, has a `/` or a NUL, or cannot be encoded in UTF-8.
+        TypeError: The name is not a `str`.
     """
     if not isinstance(name, str):
         raise TypeError(f"a type's name must be a str, not {type(name).__name__}: {name!r}")
@@ -133,7 +133,7 @@ def split_frame(frame: bytes) -> tuple[bytes, bytes]:
     """Returns the parts of a publication before and after its first NUL.
 
     Raises:
-        Malformed: It has no NUL.
+        Malformed: The publication has no NUL.
     """
     end = frame.find(b"\0")
     if end < 0:

@@ -57,7 +57,7 @@ class Outbox:
 
         Raises:
             BufferFull: The queue is full. An empty queue takes a publication of any size.
-            OutboxOpening: It can neither be kept nor sent now.
+            OutboxOpening: The publication can neither be kept nor sent now.
         """
         size = len(frame)
         with self._lock:

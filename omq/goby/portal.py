@@ -81,8 +81,10 @@ class BlockingInbox(Inbox):
 class Subscription(PortalSubscriptionBase):
     """A subscription of a portal: an iterator of messages, unless it has a callback. Threads may share it.
 
+    The iteration ends when the subscription or its portal is closed.
+
     Attributes:
-        dropped: The number of messages that were dropped, because they were not read in time.
+        dropped: The number of messages that were dropped, because they were not read in time. 0 with a callback.
     """
 
     def recv(self, *, timeout: float | None = None) -> Any:
@@ -91,10 +93,14 @@ class Subscription(PortalSubscriptionBase):
         Args:
             timeout: In seconds; `None` waits for ever, 0 does not wait.
 
+        Returns:
+            The message, of the type of the subscription; `Received` for `subscribe_regex`.
+
         Raises:
-            ReceiveTimeout: No message came in time.
+            ReceiveTimeout: No message has arrived in time.
             ClosedError: The subscription, or its portal, is closed.
             UsageError: The subscription has a callback.
+            StateError: The portal belongs to a parent process.
         """
         if (inbox := self._inbox) is None:
             raise self._no_message(timeout)
@@ -132,23 +138,25 @@ class Portal(PortalBase[Subscription]):
 
     Publications before the release of the hold are kept, and then sent in order. So are publications while no gobyd
     runs: the portal reconnects to a restarted one. Callbacks run in one thread of the portal: a slow callback delays
-    the other callbacks, and nothing else.
+    the other callbacks, and nothing else. In a forked child its calls raise `StateError`.
 
     Args:
-        name: The client's name, by which a gobyd can require it.
-        platform: The platform's name, which is in the sockets' paths.
-        transport: `ipc` or `tcp`.
-        socket_name: ipc: the prefix of the sockets' paths; `None`: `/tmp/goby_` and the platform.
-        address: tcp: the manager's IPv4 or IPv6 address, or its host name.
-        port: tcp: the manager's port.
-        manager_timeout: The time for the manager to answer, in seconds.
-        buffer: The number of publications that may wait for the release; `None`: 10,000. 64 MiB in all may wait.
+        name: The client's name, by which a gobyd can require it; not empty.
+        platform: The platform's name, without `/`; `default_goby_platform` by default. It is in the sockets' paths.
+        transport: `ipc` or `tcp`; `ipc` by default.
+        socket_name: ipc: the prefix of the sockets' paths; `None`: `/tmp/goby_PLATFORM`.
+        address: tcp: the manager's IPv4 or IPv6 address, or its host name; `127.0.0.1` by default.
+        port: tcp: the manager's port, from 1 to 65535; 11144 by default.
+        manager_timeout: The seconds for the manager to answer, above 0; 5 by default.
+        buffer: The number of publications that may wait for the release, 1 or more; `None`: 10,000. They have at most
+            64 MiB together.
         schemes: Custom marshalling schemes.
-        context: The context of the sockets; `None` for the default context.
+        context: The context of the sockets; `None`: the default context.
 
     Raises:
         UsageError: An argument is not valid; the text names it.
-        ConnectError: No manager answered in time.
+        TypeError: An item of *schemes* is not a `Scheme`.
+        ConnectError: No manager has answered in time, or the process that has answered is not a manager.
     """
 
     _socket_module: ClassVar[Any] = omq
@@ -190,15 +198,21 @@ class Portal(PortalBase[Subscription]):
         """Publishes a message, or keeps it until the hold is released.
 
         Args:
-            group: The group, not empty, without `/` and NUL; see `Group` for those with a number.
-            message: A protobuf message, `str` (CSTR), `dict` (JSON, as BSON), `bytes`, or what a custom scheme
-                handles.
-            scheme: The name or number of a marshalling scheme; `None`: the one of the message's type. `bytes` need it.
-            type_name: The type's name on the wire; `None`: the scheme names it. `bytes` need it.
+            group: The group: a `str`, not empty, without `/` and NUL; a number; or a `Group`, which may have both.
+            message: A protobuf message, `str` (CSTR), `dict` (JSON, as BSON), `bytes`, or a message of a type that a
+                custom scheme handles.
+            scheme: The name or number of a marshalling scheme; `None`: the scheme that handles the message's type.
+                Required for `bytes`.
+            type_name: The name of the type on the wire; `None`: the name that the scheme uses. Required for `bytes`.
 
         Raises:
-            UsageError: The group is not valid, or no scheme handles the message.
-            BufferFull: The hold is not released, and the buffer is full.
+            UsageError: The group, *scheme* or *type_name* is not valid, no scheme handles the message, or a protobuf
+                or JSON message cannot be encoded.
+            UnicodeEncodeError: A `str` cannot be encoded in UTF-8.
+            TypeError: The group is neither a `str` nor an `int`, or *type_name* is not a `str`.
+            ImportError: The scheme is JSON, and pymongo is not installed.
+            BufferFull: The hold is not released, and `buffer` publications already wait, or more than 64 MiB would.
+            StateError: The portal belongs to a parent process.
             ClosedError: The portal is closed.
         """
         self._send(self._compose(group, message, scheme, type_name))
@@ -210,13 +224,13 @@ class Portal(PortalBase[Subscription]):
             run_blocking(lambda: self._keep(frame))
 
     def flush(self, timeout: float | None = None) -> None:
-        """Waits until all publications after the release are sent.
+        """Waits until all earlier publications are sent. Before the first release, it does not wait for the kept ones.
 
         Args:
             timeout: In seconds; `None` waits for ever.
 
         Raises:
-            SendTimeout: Not all were sent in time; none is lost.
+            SendTimeout: Some publications were not sent in time. No publication is lost.
             ClosedError: The portal is closed.
         """
         run_blocking(lambda: self._flush(timeout))
@@ -228,21 +242,28 @@ class Portal(PortalBase[Subscription]):
             timeout: In seconds; `None` waits for ever.
 
         Raises:
-            Timeout: The hold was not released in time. With omq's gobyd the text names the missing clients.
+            Timeout: The hold was not released in time. With omq's gobyd the text names the required clients that are
+                not ready.
             ClosedError: The portal is closed.
         """
         run_blocking(lambda: self._wait_released(timeout))
 
     def missing(self, *, timeout: float = 1.0) -> list[str]:
-        """Returns the required clients that the hold waits for. Only omq's gobyd reports them.
+        """Returns the names of the required clients that are not ready. Only omq's gobyd reports them.
 
         Args:
-            timeout: The time for the manager to answer, in seconds; without an answer the list is empty.
+            timeout: The seconds for the manager to answer.
+
+        Returns:
+            The names. The list is empty after the release, without an answer in time, and with Goby's own gobyd.
+
+        Raises:
+            ClosedError: The portal is closed.
         """
         return run_blocking(lambda: self._missing(timeout))
 
     def close(self) -> None:
-        """Closes the portal. Publications are sent first, if the hold is released within a second. Idempotent.
+        """Closes the portal. Kept publications are sent first, if the hold is released within a second. Idempotent.
 
         A portal that is open at the interpreter's exit gets that second, too. In a forked child this does nothing.
         """

@@ -85,7 +85,7 @@ def check_callback(callback: Callable[[Any], object]) -> None:
         raise UsageError(f"callback={callback!r}: cannot be called")
     for called in callback, type(callback).__call__:
         if inspect.iscoroutinefunction(called):
-            kind, use = "coroutine function, which would not be awaited", "iterate over what subscribe() returns"
+            kind, use = "coroutine function, which would not be awaited", "iterate over the subscription"
         elif inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
             kind, use = "generator function, which would not be iterated over", "give a function that returns"
         else:
@@ -237,7 +237,7 @@ class PortalBase(Generic[_Subscription]):
         raise NotImplementedError
 
     def _notify(self) -> None:
-        """Has all calls of `_wait_until` check their conditions again."""
+        """Wakes all calls of `_wait_until`, which then check their conditions again."""
         raise NotImplementedError
 
     def _start_answer_reader(self, socket: Any, number: int) -> None:
@@ -261,7 +261,7 @@ class PortalBase(Generic[_Subscription]):
 
     @property
     def released(self) -> bool:
-        """Returns whether publications are sent; before the release of the hold they wait."""
+        """Returns whether the hold is released. It is `False` again while the portal looks for a lost gobyd."""
         return self._released
 
     @property
@@ -313,17 +313,23 @@ class PortalBase(Generic[_Subscription]):
         """Subscribes to a type in a group.
 
         Args:
-            group: The group, not empty, without `/` and NUL.
-            type: A protobuf class, `str`, `dict`, `bytes`, or a type that a custom scheme handles.
-            callback: Called with each message, in a thread of the portal; `None`: iterate over the subscription.
-            scheme: The name or number of a marshalling scheme; `None`: the one of the type. `bytes` need it.
-            type_name: The type's name on the wire; `None`: the scheme names it. `bytes` need it.
+            group: The group: a `str`, not empty, without `/` and NUL; a number; or a `Group`, which may have both.
+            type: The type of the messages: a protobuf class, `str` (CSTR), `dict` (JSON, as BSON), `bytes`, or a type
+                that a custom scheme handles.
+            callback: A function, called with each message: in a thread of a blocking portal, in the event loop of an
+                asyncio portal. `None`: the subscription is an iterator.
+            scheme: The name or number of a marshalling scheme; `None`: the scheme that handles *type*. Required for
+                `bytes`.
+            type_name: The name of the type on the wire; `None`: the name that the scheme uses. Required for `bytes`.
 
         Returns:
-            An iterator of the messages.
+            The subscription: an iterator of the messages, unless it has a callback. Its `close` ends it.
 
         Raises:
-            UsageError: The group or the callback is not valid, or no scheme handles the type.
+            UsageError: The group, *scheme*, *type_name* or the callback is not valid, or no scheme handles the type.
+            TypeError: The group is neither a `str` nor an `int`, *type* is not a type, or *type_name* is not a `str`.
+            ImportError: The scheme is JSON, and pymongo is not installed.
+            StateError: The portal belongs to a parent process, or to another event loop.
             ClosedError: The portal is closed.
         """
         codec = self._schemes.codec(type, scheme, type_name)
@@ -336,33 +342,45 @@ class PortalBase(Generic[_Subscription]):
         schemes: SchemeId | Iterable[SchemeId] | None = None,
         callback: Callable[[Any], object] | None = None,
     ) -> _Subscription:
-        """Subscribes to all matching publications, except those between managers and portals.
+        """Subscribes to publications whose group and type match regular expressions.
+
+        Messages between managers and portals match only if *group* contains `_internal`.
 
         Args:
-            group: A regular expression that matches a whole group.
-            type: A regular expression that matches the whole name of a type.
-            schemes: Names or numbers of marshalling schemes; `None`: all.
-            callback: Called with each publication, in a thread of the portal; `None`: iterate over the subscription.
+            group: A regular expression for the whole group (`re.fullmatch`); the default matches all.
+            type: A regular expression for the whole name of the type on the wire; the default matches all.
+            schemes: The name or number of a marshalling scheme, or several; `None`: all schemes.
+            callback: A function, called with each publication, as with `subscribe`; `None`: the subscription is an
+                iterator.
 
         Returns:
-            An iterator of `Received`: `group`, `scheme`, `type` and `data`, the payload.
+            The subscription. Its messages are `Received`: `group`, `scheme`, `type`, and the payload as `data`.
 
         Raises:
-            UsageError: An expression, a scheme or the callback is not valid.
+            UsageError: An expression or the callback is not valid, or a scheme is unknown.
+            StateError: The portal belongs to a parent process, or to another event loop.
             ClosedError: The portal is closed.
         """
-        if isinstance(schemes, str | bytes | int):
-            schemes = [schemes]  # bytes, whose items are numbers, are then rejected
-        wire = None if schemes is None else {self._schemes.wire_name(scheme) for scheme in schemes}
+        # `wire_name` rejects bytes; their items would be numbers of schemes.
+        given: Iterable[Any] | None = [schemes] if isinstance(schemes, str | bytes | int) else schemes
+        wire = None if given is None else {self._schemes.wire_name(scheme) for scheme in given}
         return self._add(RegexHandler(group, type, wire, self._inbox_for(callback), callback))
 
     def unsubscribe(
         self, group: str | int, type: type, *, scheme: SchemeId | None = None, type_name: str | None = None
     ) -> None:
-        """Ends the portal's subscriptions to a type in a group; see `subscribe`.
+        """Ends all subscriptions of the portal to a type in a group. Without one, does nothing.
+
+        Args:
+            group: The group; this and the other arguments are those of `subscribe`.
+            type: The type of the messages.
+            scheme: The scheme; `None`: the scheme that handles *type*.
+            type_name: The name of the type on the wire; `None`: the name that the scheme uses.
 
         Raises:
-            UsageError: The group is not valid, or no scheme handles the type.
+            UsageError: The group, *scheme* or *type_name* is not valid, or no scheme handles the type.
+            TypeError: The group is neither a `str` nor an `int`, *type* is not a type, or *type_name* is not a `str`.
+            ImportError: The scheme is JSON, and pymongo is not installed.
         """
         codec = self._schemes.codec(type, scheme, type_name)
         for handler in self._dispatcher.handlers_of(prefix_of(checked_group(group), codec.scheme, codec.type)):
@@ -372,7 +390,8 @@ class PortalBase(Generic[_Subscription]):
         """Adds a custom marshalling scheme.
 
         Raises:
-            UsageError: Another scheme has its name or number.
+            UsageError: Another scheme has the name or the number, or Goby has the name for another number.
+            TypeError: *scheme* is not a `Scheme`.
         """
         self._schemes.register(scheme)
         self._routes = {}
@@ -477,7 +496,7 @@ class PortalBase(Generic[_Subscription]):
     def ready(self) -> None:
         """Reports to the manager that this client is ready, once all its subscriptions are in force.
 
-        A gobyd that requires this client holds all publications until then.
+        A gobyd that requires this client holds all publications until then. Never waits.
         """
         self._check_process()
         self._ready = True
@@ -550,7 +569,7 @@ class PortalBase(Generic[_Subscription]):
         """Finds the manager for the first time.
 
         Raises:
-            ConnectError: It does not answer in time, or the answer is not valid.
+            ConnectError: No manager answers in time, or the answer is not valid.
         """
         manager = self._bus.manager_endpoint
         reply = await self._request(sockets_request(self._name, self._pid), self._manager_timeout)
@@ -577,7 +596,7 @@ class PortalBase(Generic[_Subscription]):
             await self._result(self.close())
 
     async def _run_lifecycle(self) -> None:
-        """Waits for the release, publishes what was held, and starts over whenever the router is lost."""
+        """Waits for the release, sends the held publications, and starts over whenever the router is lost."""
         delay = RELEASE_DELAY_S
         while True:
             connections = await self._wait_for_release(delay)
@@ -644,14 +663,14 @@ class PortalBase(Generic[_Subscription]):
         return connections
 
     async def _open_outbox(self, connections: object) -> bool:
-        """Publishes what waits, once all earlier subscriptions are in force, until nothing waits.
+        """Sends the waiting publications, once all earlier subscriptions are in force, until the queue is empty.
 
         Args:
             connections: The connections by which the release was received. Others may lead to another router, so
                 nothing is sent by them.
 
         Returns:
-            Whether the connections are still there.
+            Whether the connections still exist.
         """
         while not self._outbox.open:
             kept = self._outbox.release()
@@ -800,7 +819,7 @@ class PortalBase(Generic[_Subscription]):
         return True
 
     async def _transmit(self, frames: list[bytes]) -> bool:
-        """Publishes frames; returns whether all that was published is sent in time."""
+        """Publishes frames; returns whether all earlier publications are sent in time, too."""
         for frame in frames:
             await self._result(self._pub.send(frame))
         try:
@@ -856,7 +875,7 @@ class PortalBase(Generic[_Subscription]):
             except ClosedError:
                 return
             except Exception:
-                log.exception("%s: reading goes on", self._name)
+                log.exception("%s: a batch of messages was not handled, and reading continues", self._name)
 
     async def _read_publications(self) -> None:
         dispatch = self._dispatcher.dispatch

@@ -29,12 +29,13 @@ class Scheme:
     """A custom marshalling scheme.
 
     Args:
-        number: Its number, which is on the wire unless Goby has a name for it.
-        name: Its name in this program.
-        handles: Returns whether it can marshal a type.
-        encode: Encodes a message as a payload.
-        decode: Decodes a payload as a message of a type; any exception means that the payload does not parse.
-        type_name: Returns the name of a type on the wire; `None`: its `__name__`.
+        number: Its number, from 0 to 2147483647. It is on the wire, unless Goby has a name for it.
+        name: Its name in this program, by which `scheme=` selects it; not only digits.
+        handles: A function of a type: returns whether the scheme can marshal the type's messages.
+        encode: A function of a message: returns its payload as `bytes`.
+        decode: A function of a type and a payload: returns the message. Any exception means that the payload does not
+            parse.
+        type_name: A function of a type: returns its name on the wire; `None`: its `__name__`.
 
     Raises:
         UsageError: The number or the name is not valid.
@@ -93,7 +94,7 @@ def _bson() -> Any:
     """Returns pymongo's module, which only JSON messages need.
 
     Raises:
-        ImportError: It is missing, or the module of that name is another package's.
+        ImportError: pymongo is not installed, or another package has a module of that name.
     """
     with suppress(ImportError):
         import bson
@@ -108,7 +109,7 @@ def _encode_json(message: dict[str, Any]) -> bytes:
     try:
         return bytes(bson.encode(message))
     except RecursionError:
-        raise UsageError("a message cannot be encoded in BSON: it is nested too deep, or contains itself") from None
+        raise UsageError("a message cannot be encoded in BSON: it is nested too deeply, or contains itself") from None
     except (bson.errors.BSONError, OverflowError, ValueError) as error:
         raise UsageError(f"a message cannot be encoded in BSON: {error}") from None
 
@@ -182,7 +183,7 @@ class Schemes:
 
         Raises:
             UsageError: Another scheme has its name or its number.
-            TypeError: It is not a `Scheme`.
+            TypeError: *scheme* is not a `Scheme`.
         """
         if not isinstance(scheme, Scheme):
             raise TypeError(f"a scheme must be an omq.goby.Scheme, not {type(scheme).__name__}")
@@ -221,11 +222,12 @@ class Schemes:
         Args:
             kind: A protobuf class, `str`, `dict`, `bytes`, or a type that a custom scheme handles.
             scheme: A scheme's name or number; `None`: the first scheme that handles the type.
-            type_name: The type's name on the wire; `None`: the scheme names it.
+            type_name: The type's name on the wire; `None`: the name that the scheme uses.
 
         Raises:
-            UsageError: No scheme handles the type, or it is `bytes` and the scheme or the name is missing.
-            TypeError: *kind* is not a type.
+            UsageError: No scheme handles the type, the scheme is unknown, or the type name is not valid; or *kind* is
+                `bytes`, and *scheme* or *type_name* is missing.
+            TypeError: *kind* is not a type, or the type name is not a `str`.
             ImportError: The scheme is JSON, and pymongo is not installed.
         """
         if not isinstance(kind, type):

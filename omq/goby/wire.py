@@ -164,7 +164,7 @@ def read_message(kind: type[_ManagerMessage], payload: bytes) -> _ManagerMessage
     """Parses a message of a client or a manager.
 
     Raises:
-        Malformed: It is not of this kind.
+        Malformed: The payload is not a message of this kind, or its client's name is not valid UTF-8.
     """
     message = parse_protobuf(kind, payload)
     try:

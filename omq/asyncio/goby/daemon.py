@@ -14,10 +14,11 @@ __all__ = ["Daemon"]
 
 
 class Daemon:
-    """The manager and the router of a bus, in threads of their own; it has the arguments of `omq.goby.Daemon`.
+    """The manager and the router of a bus, in threads of their own. The arguments are those of `omq.goby.Daemon`.
 
     Attributes:
-        endpoints: The endpoints for clients, once it is started: `manager`, `publish`, `subscribe`.
+        endpoints: The endpoints for clients by their names: `manager`, `publish` (where clients publish) and
+            `subscribe`. Empty until the daemon is started.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -28,7 +29,7 @@ class Daemon:
 
     @property
     def missing(self) -> list[str]:
-        """The required clients that are not ready; empty after the release."""
+        """The required clients that are not ready, and the daemon itself until it is ready; empty after the release."""
         return self._daemon.missing
 
     async def start(self, *, ready: bool = True) -> None:
@@ -38,7 +39,7 @@ class Daemon:
         await asyncio.shield(self._starting)
 
     def ready(self) -> None:
-        """Marks the daemon as ready, which all clients wait for."""
+        """Marks the started daemon as ready, which all clients wait for. Idempotent."""
         self._daemon.ready()
 
     async def close(self) -> None:

@@ -100,9 +100,11 @@ class Subscription(PortalSubscriptionBase, _CompletedCall):
         """Waits for a message; see `omq.goby.Subscription.recv`.
 
         Raises:
-            ReceiveTimeout: No message came in time.
+            ReceiveTimeout: No message has arrived in time.
+            ConnectError: The portal was not connected, and no manager has answered.
             ClosedError: The subscription, or its portal, is closed.
             UsageError: The subscription has a callback.
+            StateError: The portal belongs to a parent process, or to another event loop.
         """
         if (inbox := self._inbox) is None:
             raise self._no_message(timeout)
@@ -129,12 +131,12 @@ class Subscription(PortalSubscriptionBase, _CompletedCall):
 
 
 class Portal(PortalBase[Subscription]):
-    """A client of a Goby bus; it has the arguments of `omq.goby.Portal`. Tasks may share it.
+    """A client of a Goby bus. The arguments are those of `omq.goby.Portal`. Tasks may share it.
 
     It connects with `async with`, `start`, or any other first call. `subscribe`, `subscribe_regex`, `unsubscribe` and
-    `ready` never wait, and need not be awaited: the portal then connects in the background. It logs a failure, and the
-    next call tries again. Outside of an event loop these calls take effect with the first call inside one. Callbacks
-    are called in the loop.
+    `ready` never wait, and need not be awaited: the portal then connects in the background. If that fails, it logs the
+    reason, and the next call tries again. Outside of an event loop these calls take effect with the first call inside
+    one. Callbacks are called in the event loop.
     """
 
     _socket_module: ClassVar[Any] = omq
@@ -157,7 +159,7 @@ class Portal(PortalBase[Subscription]):
         """Finds the manager and connects. Idempotent.
 
         Raises:
-            ConnectError: No manager answered in time.
+            ConnectError: No manager has answered in time, or the process that has answered is not a manager.
             StateError: The portal was started in another event loop.
             ClosedError: The portal is closed.
         """
@@ -205,9 +207,14 @@ class Portal(PortalBase[Subscription]):
         """Publishes a message, or keeps it until the hold is released; see `omq.goby.Portal.publish`.
 
         Raises:
-            UsageError: The group is not valid, or no scheme handles the message.
-            BufferFull: The hold is not released, and the buffer is full.
+            UsageError: The group, *scheme* or *type_name* is not valid, no scheme handles the message, or a protobuf
+                or JSON message cannot be encoded.
+            UnicodeEncodeError: A `str` cannot be encoded in UTF-8.
+            TypeError: The group is neither a `str` nor an `int`, or *type_name* is not a `str`.
+            ImportError: The scheme is JSON, and pymongo is not installed.
+            BufferFull: The hold is not released, and `buffer` publications already wait, or more than 64 MiB would.
             ConnectError: The portal was not connected, and no manager has answered.
+            StateError: The portal belongs to a parent process, or to another event loop.
             ClosedError: The portal is closed.
         """
         frame = self._compose(group, message, scheme, type_name)
@@ -217,10 +224,11 @@ class Portal(PortalBase[Subscription]):
             await self._keep(frame)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Waits until all publications after the release are sent; see `omq.goby.Portal.flush`.
+        """Waits until all earlier publications are sent; see `omq.goby.Portal.flush`.
 
         Raises:
-            SendTimeout: Not all were sent in time; none is lost.
+            SendTimeout: Some publications were not sent in time. No publication is lost.
+            ConnectError: The portal was not connected, and no manager has answered.
             ClosedError: The portal is closed.
         """
         await self._flush(timeout)
@@ -228,7 +236,7 @@ class Portal(PortalBase[Subscription]):
     def unsubscribe(  # type: ignore[override]
         self, group: str | int, type: type, *, scheme: SchemeId | None = None, type_name: str | None = None
     ) -> _CompletedCall:
-        """Ends the portal's subscriptions to a type in a group; see `omq.goby.Portal.unsubscribe`."""
+        """Ends all subscriptions of the portal to a type in a group; see `omq.goby.Portal.unsubscribe`."""
         super().unsubscribe(group, type, scheme=scheme, type_name=type_name)
         return _CompletedCall()
 
@@ -241,18 +249,18 @@ class Portal(PortalBase[Subscription]):
         """Waits until the hold is released, and the kept publications are sent; see `omq.goby.Portal.wait_released`.
 
         Raises:
-            Timeout: The hold was not released in time.
+            Timeout: The hold was not released in time; see `omq.goby.Portal.wait_released` for the text.
             ConnectError: The portal was not connected, and no manager has answered.
             ClosedError: The portal is closed.
         """
         await self._wait_released(timeout)
 
     async def missing(self, *, timeout: float = 1.0) -> list[str]:
-        """Returns the required clients that the hold waits for; see `omq.goby.Portal.missing`."""
+        """Returns the names of the required clients that are not ready; see `omq.goby.Portal.missing`."""
         return await self._missing(timeout)
 
     async def close(self) -> None:
-        """Closes the portal. Publications are sent first, if the hold is released within a second. Idempotent.
+        """Closes the portal. Kept publications are sent first, if the hold is released within a second. Idempotent.
 
         A cancelled call continues in the background, and another call waits for it. Once the portal's event loop is
         closed, this may be called in another one; nothing is sent then.

@@ -83,7 +83,7 @@ def test_a_required_client_of_a_file_is_named_as_in_the_file(tmp_path: Path) -> 
     with pytest.raises(UsageError, match=r"a\.toml: .*required_client.* nav "):
         Daemon(config=tmp_path / "a.toml")
     (tmp_path / "a.toml").write_text('[hold]\nrequired_client = [""]')
-    with pytest.raises(UsageError, match="^hold.required_client=''"):
+    with pytest.raises(UsageError, match=r"^hold\.required_client=''"):
         Daemon(config=tmp_path / "a.toml")
 
 
