@@ -19,7 +19,7 @@ INPUTS = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
 TREES = ("omq", "docs/examples")
 DATA = ("omq/py.typed", "omq/broker/http/page.htm")
 GENERATED = ("*.so", "*.html", "__pycache__")
-pytestmark = [pytest.mark.xdist_group("packaging"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("packaging"), pytest.mark.slow, pytest.mark.timeout(600)]
 
 HELLO = textwrap.dedent(
     """
