@@ -50,27 +50,30 @@ class OmqError(Exception):
 
 
 class UsageError(OmqError, ValueError):
-    """The call itself is wrong: repeating it unchanged fails again."""
+    """Raised when the call itself is wrong: repeating it unchanged fails again."""
 
 
 class OptionError(UsageError):
-    """An option does not exist, does not fit the socket type, or has a value outside its range."""
+    """Raised when an option is unknown, does not fit the socket type, or has an invalid value."""
 
 
 class EndpointError(UsageError):
-    """An endpoint cannot be parsed, or its transport is unknown."""
+    """Raised when an endpoint is not valid, does not fit the socket type, or is not bound or connected."""
 
 
 class StateError(UsageError):
-    """The call does not fit the socket's state, its type, or the thread or loop that makes it."""
+    """Raised when the socket's state or type, or the calling thread or loop, does not allow the call."""
 
 
 class MultipartError(UsageError):
-    """The next message has several parts, but the call receives one; the message stays at the head of the queue."""
+    """Raised when a message has several parts, and the call or the socket type handles one.
+
+    A received message stays at the head of the queue.
+    """
 
 
 class MessageTooLarge(UsageError):
-    """The next message does not fit into the caller's buffer; it stays at the head of the queue.
+    """Raised when the next message does not fit into the caller's buffer; it stays at the head of the queue.
 
     Attributes:
         size: The message's size in bytes; `None` if the call does not know it.
@@ -80,64 +83,67 @@ class MessageTooLarge(UsageError):
 
 
 class ClosedError(OmqError):
-    """The socket is closed, or was closed while the call waited."""
+    """Raised when the socket is closed, or was closed while the call waited."""
 
 
 class ContextTerminated(ClosedError):
-    """The context that owns the socket has been terminated, and the socket closed with it."""
+    """Raised when the context of the socket was terminated, which closed the socket."""
 
 
 class UnroutableError(OmqError):
-    """No connected peer has the address that the message names."""
+    """Raised when no connected peer has the address of the message."""
 
 
 class Timeout(OmqError, TimeoutError):
-    """The timeout of a call has passed. Nothing was sent or received."""
+    """Raised when the timeout of a call has passed; each subclass documents what may have happened by then."""
 
 
 class SendTimeout(Timeout):
-    """The socket did not accept the message in time."""
+    """Raised when the socket has not accepted a message, or `flush` has not sent all of them, in time."""
 
 
 class ReceiveTimeout(Timeout):
-    """No message arrived in time."""
+    """Raised when no message arrived in time."""
 
 
 class TransportError(OmqError, OSError):
-    """The operating system refused an operation."""
+    """Raised when the operating system refused an operation, or a connection failed.
+
+    `errno` has the number of the system's error, if there is one.
+    """
 
 
 class BindError(TransportError):
-    """An endpoint cannot be bound."""
+    """Raised when an endpoint cannot be bound."""
 
 
 class ConnectError(TransportError):
-    """An endpoint cannot be connected to."""
+    """Raised when an endpoint cannot be connected to."""
 
 
 class ProtocolError(OmqError):
-    """A violation of ZMTP."""
+    """Raised when ZMTP is violated."""
 
 
 class LocalProtocolError(ProtocolError):
-    """A violation of ZMTP by this side, caught before it is sent: a bug in the caller of the protocol layer."""
+    """Raised before this side violates ZMTP: a bug in the caller of the protocol layer."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer violated ZMTP; its connection ends."""
+    """Raised when the peer violated ZMTP; its connection ends."""
 
 
 class HandshakeError(OmqError):
-    """The handshake with a peer failed."""
+    """Raised when the handshake with a peer failed."""
 
 
 class HandshakeTimeout(HandshakeError, TimeoutError):
-    """The handshake with a peer did not finish within `handshake_timeout`."""
+    """Raised when the handshake with a peer did not finish within `handshake_timeout`."""
 
 
 class MechanismError(HandshakeError):
-    """The two sides use different security mechanisms, or the same role in one."""
+    """Raised when the two sides use different security mechanisms, or the same role in one."""
 
 
 class AuthenticationError(HandshakeError):
-    """One side refused the other's credentials."""
+    """Raised when one side refused the credentials of the other."""
