@@ -1,10 +1,13 @@
-"""The words of the code: docstrings begin with a verb or a noun, and constants have a unit in their name."""
+"""The words of the code: docstrings begin with a verb or a noun, constants have a unit in their name.
+
+Docstrings describe parameters and attributes that exist.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -41,6 +44,9 @@ WITHOUT_UNIT = re.compile(
 CYTHON_DOCSTRING = re.compile(r'^ *"""(\w.*)', re.MULTILINE)
 CYTHON_ENUM = re.compile(r"^ *(?:cdef|cpdef) enum\b.*:\n((?: +.*\n|\n)+)", re.MULTILINE)
 CYTHON_CONSTANT = re.compile(r"^ +([A-Z]\w*) = ([^#\n]+?) *(?:#.*)?$", re.MULTILINE)
+#: The section of a docstring, and the names that its entries describe.
+SECTION = r"^{}:\n((?:    .*\n?|\n)+)"
+ENTRY = re.compile(r"^    (\*{0,2}\w+(?:, \*{0,2}\w+)*): ", re.MULTILINE)
 
 
 def sources() -> list[Path]:
@@ -89,6 +95,74 @@ def cython_constants(source: str) -> Iterator[tuple[int, str, str]]:
             yield source.count("\n", 0, found.start()) + 1, found[1], found[2]
 
 
+def described(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, section: str) -> list[str]:
+    """Returns the names that a section of the docstring describes."""
+    found = re.search(SECTION.format(section), ast.get_docstring(node) or "", re.MULTILINE)
+    return [name.lstrip("*") for names in ENTRY.findall(found[1]) for name in names.split(", ")] if found else []
+
+
+def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    given = function.args
+    every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    return {one.arg for one in every if one is not None}
+
+
+def constructor(node: ast.ClassDef) -> ast.FunctionDef | None:
+    made = (one for one in node.body if isinstance(one, ast.FunctionDef) and one.name in ("__init__", "__new__"))
+    return next(made, None)
+
+
+def assigned(node: ast.ClassDef) -> set[str]:
+    """Returns the attributes that a class body defines or a method of it sets."""
+    names = {one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
+    for statement in node.body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+        names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    for one in ast.walk(node):
+        if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store) and ast.unparse(one.value) == "self":
+            names.add(one.attr)
+    return names
+
+
+class Attributes:
+    """The attributes of all classes by name, those of their bases included."""
+
+    def __init__(self, trees: Iterable[ast.Module]) -> None:
+        self._assigned: dict[str, set[str]] = {}
+        self._bases: dict[str, set[str]] = {}
+        for tree in trees:
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    self._assigned.setdefault(node.name, set()).update(assigned(node))
+                    bases = {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases}
+                    self._bases.setdefault(node.name, set()).update(bases - {node.name})
+
+    def of(self, name: str) -> set[str]:
+        found, names, left = set(), set(), [name]
+        while left:
+            name = left.pop()
+            if name not in names:
+                names.add(name)
+                found |= self._assigned.get(name, set())
+                left += self._bases.get(name, ())
+        return found
+
+
+def unknown_entries(tree: ast.Module, attributes: Attributes) -> Iterator[tuple[int, str]]:
+    """Yields the line of each function or class, and a described parameter or attribute that it does not have."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            function = constructor(node)
+            known = attributes.of(node.name)
+            yield from ((node.lineno, name) for name in described(node, "Attributes") if name not in known)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            function = node
+        else:
+            continue
+        if function is not None:
+            yield from ((node.lineno, name) for name in described(node, "Args") if name not in parameters(function))
+
+
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     found = [
         f"{path.relative_to(TREE)}:{line}: {text}"
@@ -132,6 +206,17 @@ def test_constants_of_the_core_are_defined_once() -> None:
         for line, name, value in cython_constants(path.read_text()):
             places.setdefault((name, value), []).append(f"{path.relative_to(TREE)}:{line}")
     found = [f"{name} = {value}: {', '.join(where)}" for (name, value), where in places.items() if len(where) > 1]
+    assert not found, "\n".join(found)
+
+
+def test_docstrings_describe_parameters_and_attributes_that_exist() -> None:
+    trees = {path: ast.parse(path.read_text()) for path in [*sources(), *sorted(PACKAGE.rglob("*.pyi"))]}
+    attributes = Attributes(trees.values())
+    found = [
+        f"{path.relative_to(PACKAGE)}:{line}: {name}"
+        for path, tree in trees.items()
+        for line, name in unknown_entries(tree, attributes)
+    ]
     assert not found, "\n".join(found)
 
 
@@ -186,3 +271,25 @@ def test_a_clause_of_cython_is_found(source: str, finds: bool) -> None:
 def test_a_constant_of_cython_is_found() -> None:
     source = "cdef enum:\n    # A comment.\n    MOST = 64  # messages\n\n    SPIN_NS = 1 << 4\n\ncdef int OTHER = 1\n"
     assert list(cython_constants(source)) == [(3, "MOST", "64"), (5, "SPIN_NS", "1 << 4")]
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        (
+            'def f(a, *b, **c):\n    """Does.\n\n    Args:\n        a: A.\n        *b: B.\n        **c: C.\n    """',
+            [],
+        ),
+        ('def f(a):\n    """Does.\n\n    Args:\n        a, b: Both.\n\n    Returns:\n        c: No.\n    """', ["b"]),
+        ('class A:\n    """One.\n\n    Args:\n        a: One.\n    """\n    def __init__(self, b): ...', ["a"]),
+        ('class A:\n    """One.\n\n    Attributes:\n        a: One.\n        b: Two.\n    """\n    a: int', ["b"]),
+        (
+            'class A:\n    """One.\n\n    Attributes:\n        a: One.\n    """\n    def f(self):\n        self.a = 1',
+            [],
+        ),
+        ('class A:\n    a = 1\nclass B(x.A[int]):\n    """One.\n\n    Attributes:\n        a: One.\n    """', []),
+    ],
+)
+def test_an_unknown_parameter_or_attribute_is_found(source: str, names: list[str]) -> None:
+    tree = ast.parse(source)
+    assert [name for _, name in unknown_entries(tree, Attributes([tree]))] == names

@@ -89,7 +89,7 @@ class Permissions:
         """Returns whether a user may perform an action on a topic.
 
         Args:
-            user: The user id of the connection (`Peer.user_id`): a key or a user name; `None` without one.
+            user: The user id of the connection (`PeerInfo.user_id`): a key or a user name; `None` without one.
             action: One of `ACTIONS`.
             topic: The name of the topic, which need not exist.
         """
