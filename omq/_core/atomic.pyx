@@ -91,7 +91,7 @@ cdef class Slot:
     """A place for one value, which is exchanged in one step (compare and swap).
 
     Attributes:
-        value: The value that is there.
+        value: The current value.
     """
     # stub: value: _T | None
 

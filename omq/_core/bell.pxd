@@ -11,5 +11,5 @@ cdef class Bell:
     cdef bint _rung                   # the descriptor has been written since it was last read
     cdef bint _over                   # closed: requests are ignored
     cdef int post(self, object function) except -1
-    cdef int tell(self, object function, object argument) except -1
+    cdef int request(self, object function, object argument) except -1
     cdef int _ring(self) except -1

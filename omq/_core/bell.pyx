@@ -64,13 +64,13 @@ cdef class Bell:
 
     def call(self, function: Callable[..., object], argument: Any = NOTHING) -> None:
         """Requests a call of a function, with one argument or none, from any thread."""
-        self.tell(function, argument)
+        self.request(function, argument)
 
     cdef int post(self, object function) except -1:
         """Requests a call of *function*, without an argument."""
-        return self.tell(function, NOTHING)
+        return self.request(function, NOTHING)
 
-    cdef int tell(self, object function, object argument) except -1:
+    cdef int request(self, object function, object argument) except -1:
         """Requests a call of *function* with *argument*."""
         if self._over:
             return 0
@@ -113,7 +113,7 @@ cdef class Bell:
                     else:
                         function(argument)
                 except Exception:
-                    log.exception("what was asked of an event loop failed")
+                    log.exception("a call that was requested in an event loop failed")
         finally:
             if self._orders and not self._rung:
                 self._ring()

@@ -11,7 +11,7 @@ def check_timeout(timeout: float | None) -> float | None:
         Seconds that every timer of the system can count, or `None` for ever, also for more than 30 years.
 
     Raises:
-        ValueError: The timeout is below 0, or not a number.
-        TypeError: The timeout has another type.
+        ValueError: The timeout is below 0, or NaN.
+        TypeError: The timeout is not a number.
     """
     return seconds(timeout)

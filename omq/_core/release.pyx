@@ -14,7 +14,7 @@ cdef class OnRelease:
 
     Args:
         function: Called without arguments, in any thread; its exception is printed. It must not refer to the
-            owner, who would never be released.
+            owner, which would never be released.
     """
 
     def __init__(self, function not None: Callable[[], object]) -> None:

@@ -190,7 +190,7 @@ class Heartbeat:
         asked_for = now - liveness.ping_sent >= liveness.timeout
         # Unread bytes in the kernel show that the peer lives and that we are slow: it gets no PING meanwhile.
         if peer.bytes_in != liveness.bytes_in or (
-            (asked_for or now - liveness.last_received >= liveness.ttl) and peer.unheard
+            (asked_for or now - liveness.last_received >= liveness.ttl) and peer.has_unread
         ):
             liveness.bytes_in = peer.bytes_in
             liveness.last_received = now

@@ -32,9 +32,9 @@ ENDPOINT: Final = local_endpoint("zeromq.zap.01")
 
 _VERSION: Final = b"1.0"
 _REQUEST_ID: Final = b"1"  # each question has its own connection, as in libzmq
-_REPLY: Final = 7  # frames, including the delimiter
+_REPLY_FRAMES: Final = 7  # including the delimiter
 _STATUS: Final = re.compile(rb"[2345]00")
-_TEXT_LIMIT: Final = 255  # octets of a string field
+_MAX_TEXT_BYTES: Final = 255  # of a string field
 
 
 class Authenticator:
@@ -135,7 +135,7 @@ class Authenticator:
                 log.error("%s: authentication raised %s%s", security.name, type(error).__name__, _where(error))
                 return AuthDecision(b"500", f"the function that decides raised {type(error).__name__}")
             if answer is not None and not answer:
-                return AuthDecision(b"400", f"{_who(question, user_id)} is not authorized")
+                return AuthDecision(b"400", f"{_subject(question, user_id)} is not authorized")
         optional = answer is not None or question.mechanism != b"PLAIN"
         return await self._ask(question, address, options, user_id, optional)
 
@@ -223,11 +223,11 @@ def _read(reply: list[bytes], user_id: str | None) -> AuthDecision:
     """Reads a handler's reply (RFC 27, Message Format).
 
     Raises:
-        RemoteProtocolError: It is malformed.
+        RemoteProtocolError: The reply is malformed.
     """
-    if len(reply) != _REPLY:
-        raise RemoteProtocolError(f"a ZAP reply of {len(reply)} frames instead of {_REPLY} (RFC 27)")
-    delimiter, version, request_id, status, text, who, metadata = reply
+    if len(reply) != _REPLY_FRAMES:
+        raise RemoteProtocolError(f"a ZAP reply of {len(reply)} frames instead of {_REPLY_FRAMES} (RFC 27)")
+    delimiter, version, request_id, status, text, user_name, metadata = reply
     if delimiter:
         raise RemoteProtocolError("a ZAP reply whose delimiter is not empty (RFC 27)")
     if version != _VERSION:
@@ -236,20 +236,20 @@ def _read(reply: list[bytes], user_id: str | None) -> AuthDecision:
         raise RemoteProtocolError(f"a ZAP reply to the request {quoted(request_id)}, which was not made (RFC 27)")
     if not _STATUS.fullmatch(status):
         raise RemoteProtocolError(f"a ZAP reply with the status {quoted(status)}: 200, 300, 400 or 500 (RFC 27)")
-    if len(text) > _TEXT_LIMIT or len(who) > _TEXT_LIMIT:
+    if len(text) > _MAX_TEXT_BYTES or len(user_name) > _MAX_TEXT_BYTES:
         raise RemoteProtocolError("a ZAP reply with a text of more than 255 bytes (RFC 27)")
     try:
         properties = parse_properties(metadata)
     except RemoteProtocolError as error:
         raise RemoteProtocolError(f"a ZAP reply with {error}") from None
     if status == b"200":
-        return AuthDecision(user_id=who.decode("utf-8", "backslashreplace") or user_id, metadata=properties)
+        return AuthDecision(user_id=user_name.decode("utf-8", "backslashreplace") or user_id, metadata=properties)
     # RFC 27: 300 is temporary. libzmq closes the connection without ERROR, so that the peer reconnects.
     refusal = b"" if status == b"300" else status
     return AuthDecision(refusal, f"the ZAP handler answers {status.decode()} {quoted(text, 255)}")
 
 
-def _who(question: Question, user_id: str | None) -> str:
+def _subject(question: Question, user_id: str | None) -> str:
     return f"the {'key' if question.mechanism == b'CURVE' else 'user'} {user_id!r}"
 
 

@@ -13,17 +13,17 @@ from typing import ClassVar, Final, NamedTuple
 
 from omq._core.wire.framing import encode_frame
 from omq.errors import LocalProtocolError, RemoteProtocolError
-from omq.types import GROUP_LIMIT
+from omq.types import MAX_GROUP_BYTES
 
-CONTEXT_LIMIT: Final = 16  # bytes of a PING's context (RFC 37, Connection Heartbeating)
-TTL_LIMIT: Final = 0xFFFF  # tenths of a second (RFC 37, Connection Heartbeating)
+MAX_CONTEXT_BYTES: Final = 16  # bytes of a PING's context (RFC 37, Connection Heartbeating)
+MAX_TTL_DECISECONDS: Final = 0xFFFF  # tenths of a second (RFC 37, Connection Heartbeating)
 
 #: The largest metadata, in bytes, that is accepted from a peer. Known peers send some 40 bytes and an identity of up to
 #: 255; the rest is room for an application's own properties.
-PROPERTIES_LIMIT: Final = 64 * 1024
+MAX_PROPERTIES_BYTES: Final = 64 * 1024
 
-_USUAL_SIZE: Final = 256  # bytes: metadata up to this size are cached
-_VALUE_LIMIT: Final = 0x7FFF_FFFF  # bytes (RFC 23, The NULL Security Mechanism: INT32_MAX)
+_MAX_CACHED_BYTES: Final = 256  # bytes: metadata up to this size are cached
+_MAX_VALUE_BYTES: Final = 0x7FFF_FFFF  # bytes (RFC 23, The NULL Security Mechanism: INT32_MAX)
 _COMMAND_NAME: Final = re.compile(rb"[A-Za-z]{1,255}")  # RFC 23, Formal Grammar: 1*255 ALPHA
 _PROPERTY_NAME: Final = re.compile(rb"[A-Za-z0-9_.+-]{1,255}")  # RFC 23, The NULL Security Mechanism: name-char
 _REASON: Final = re.compile(rb"[!-~]{0,255}")  # RFC 23, The NULL Security Mechanism: 0*255VCHAR
@@ -41,7 +41,7 @@ class Ping:
     """PING (RFC 37, Connection Heartbeating): requests a PONG with the same context."""
 
     name: ClassVar[bytes] = b"PING"
-    ttl: int  # tenths of a second of silence after which we may close the connection; 0: no limit
+    ttl: int  # tenths of a second of silence after which this side may close the connection; 0: no limit
     context: bytes
 
 
@@ -96,10 +96,10 @@ class Error:
 TrafficCommand = Ping | Pong | Subscribe | Cancel | Join | Leave | Error | Command
 
 
-def quoted(octets: bytes, limit: int = 100) -> str:
+def quoted(data: bytes, limit: int = 100) -> str:
     """Returns bytes of a peer in a form fit for a log: escaped, quoted, and limited to about four times `limit`."""
-    shown = repr(bytes(octets[:limit]))[1:]
-    return shown if len(octets) <= limit else f"{shown}... ({len(octets)} bytes)"
+    shown = repr(bytes(data[:limit]))[1:]
+    return shown if len(data) <= limit else f"{shown}... ({len(data)} bytes)"
 
 
 # --- frames ---------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def parse_command(frame_body: bytes) -> Command:
 
 
 def ready(properties: Mapping[bytes, bytes]) -> bytes:
-    """Returns the READY frame with our metadata (RFC 23, The NULL Security Mechanism)."""
+    """Returns the READY frame with the metadata of this side (RFC 23, The NULL Security Mechanism)."""
     return _ready(tuple(properties.items()))
 
 
@@ -184,9 +184,9 @@ def ping(ttl_deciseconds: int, context: bytes = b"") -> bytes:
         context: At most 16 bytes, which the PONG returns.
 
     Raises:
-        LocalProtocolError: One of them is out of range.
+        LocalProtocolError: An argument is out of range.
     """
-    if not 0 <= ttl_deciseconds <= TTL_LIMIT:
+    if not 0 <= ttl_deciseconds <= MAX_TTL_DECISECONDS:
         raise LocalProtocolError(
             f"a TTL of {ttl_deciseconds} tenths of a second exceeds 16 bits (RFC 37, Connection Heartbeating)"
         )
@@ -203,7 +203,7 @@ def pong(context: bytes) -> bytes:
 
 
 def _own_context(context: bytes) -> bytes:
-    if len(context) > CONTEXT_LIMIT:
+    if len(context) > MAX_CONTEXT_BYTES:
         raise LocalProtocolError(
             f"a context of {len(context)} bytes: at most 16 are allowed (RFC 37, Connection Heartbeating)"
         )
@@ -211,7 +211,7 @@ def _own_context(context: bytes) -> bytes:
 
 
 def _own_group(group: bytes) -> bytes:
-    if len(group) > GROUP_LIMIT or b"\0" in group:
+    if len(group) > MAX_GROUP_BYTES or b"\0" in group:
         raise LocalProtocolError(f"{quoted(group)} cannot name a group (RFC 48, Group)")
     return group
 
@@ -221,7 +221,7 @@ def _own_group(group: bytes) -> bytes:
 
 def parse_ping(body: bytes) -> Ping:
     """Reads a PING's data (RFC 37, Connection Heartbeating)."""
-    if not 2 <= len(body) <= 2 + CONTEXT_LIMIT:
+    if not 2 <= len(body) <= 2 + MAX_CONTEXT_BYTES:
         raise RemoteProtocolError(
             f"a PING has 2 to 18 bytes of data, but this one has {len(body)} (RFC 37, Connection Heartbeating)"
         )
@@ -230,7 +230,7 @@ def parse_ping(body: bytes) -> Ping:
 
 def parse_pong(body: bytes) -> Pong:
     """Reads a PONG's data (RFC 37, Connection Heartbeating)."""
-    if len(body) > CONTEXT_LIMIT:
+    if len(body) > MAX_CONTEXT_BYTES:
         raise RemoteProtocolError(
             f"a PONG has up to 16 bytes of data, but this one has {len(body)} (RFC 37, Connection Heartbeating)"
         )
@@ -267,7 +267,7 @@ def parse_error(body: bytes) -> Error:
 
 
 def _peers_group(group: bytes) -> bytes:
-    if len(group) > GROUP_LIMIT or b"\0" in group:
+    if len(group) > MAX_GROUP_BYTES or b"\0" in group:
         raise RemoteProtocolError(f"{quoted(group)} cannot name a group (RFC 48, Group)")
     return group
 
@@ -316,16 +316,16 @@ def _encoded(properties: tuple[tuple[bytes, bytes], ...]) -> bytes:
     body = bytearray()
     seen = set()
     for name, value in properties:
-        if not _PROPERTY_NAME.fullmatch(name) or len(value) > _VALUE_LIMIT:
+        if not _PROPERTY_NAME.fullmatch(name) or len(value) > _MAX_VALUE_BYTES:
             raise LocalProtocolError(f"{quoted(name)} cannot be a property (RFC 23, The NULL Security Mechanism)")
         if name.lower() in seen:
-            raise LocalProtocolError(f"the property {quoted(name)} is there twice (RFC 23, Connection Metadata)")
+            raise LocalProtocolError(f"the property {quoted(name)} is sent twice (RFC 23, Connection Metadata)")
         seen.add(name.lower())
         body += bytes((len(name),)) + name + len(value).to_bytes(4, "big") + value
     return bytes(body)
 
 
-def parse_properties(body: bytes, limit: int = PROPERTIES_LIMIT) -> dict[bytes, bytes]:
+def parse_properties(body: bytes, limit: int = MAX_PROPERTIES_BYTES) -> dict[bytes, bytes]:
     """Reads metadata (RFC 23, The NULL Security Mechanism: metadata).
 
     Args:
@@ -336,14 +336,14 @@ def parse_properties(body: bytes, limit: int = PROPERTIES_LIMIT) -> dict[bytes, 
         The values by lower-case name, in the peer's order. Case SHALL NOT matter.
 
     Raises:
-        RemoteProtocolError: It is malformed, too large, or has two identities or socket types: the RFC does not define
-            which one counts. Of other duplicate properties the first counts, as with libzmq, whose users may give a
-            property any name, also names that differ by case alone.
+        RemoteProtocolError: The metadata are malformed or too large, or have two identities or socket types: the RFC
+            does not define which one counts. Of other duplicate properties the first counts, as with libzmq, whose
+            users may give a property any name, also names that differ by case alone.
     """
     if len(body) > limit:
         raise RemoteProtocolError(f"metadata of {len(body)} bytes: at most {limit} are allowed")
     # A copy, because the user gets it.
-    return (_usual_properties(body) if len(body) <= _USUAL_SIZE else _properties(body)).copy()
+    return (_usual_properties(body) if len(body) <= _MAX_CACHED_BYTES else _properties(body)).copy()
 
 
 def _properties(body: bytes) -> dict[bytes, bytes]:
@@ -362,7 +362,7 @@ def _properties(body: bytes) -> dict[bytes, bytes]:
             raise RemoteProtocolError(f"the property {quoted(name)} is longer than its metadata {_METADATA}")
         known = name.lower()
         if known in _DECISIVE and known in properties:
-            raise RemoteProtocolError(f"the property {quoted(name)} is there twice (RFC 23, Connection Metadata)")
+            raise RemoteProtocolError(f"the property {quoted(name)} is sent twice (RFC 23, Connection Metadata)")
         properties.setdefault(known, body[value_at:at])
     return properties
 

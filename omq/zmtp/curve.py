@@ -15,25 +15,26 @@ from enum import Enum
 from hmac import compare_digest
 from typing import ClassVar, Final
 
-from omq._core.wire.crypto import CurveCipher, Secret, random_octets
+from omq._core.wire.crypto import CurveCipher, Secret, random_bytes
 from omq.errors import LocalProtocolError, RemoteProtocolError
 from omq.types import IdentityEnum
 from omq.zmtp.command import encode_command, encode_properties, parse_properties
 from omq.zmtp.mechanism import Mechanism, Question, Step
 
-KEY_SIZE: Final = 32  # octets
+KEY_BYTES: Final = 32  # public or secret
+KEY_CHARACTERS: Final = 40  # of a key in Z85
 
-_LONG_NONCE: Final = 16  # octets on the wire; 8 of prefix come before them
-_SHORT_NONCE: Final = 8  # octets on the wire; 16 of prefix come before them
-_MAC: Final = 16
+_LONG_NONCE: Final = 16  # bytes on the wire; 8 of prefix come before them
+_SHORT_NONCE: Final = 8  # bytes on the wire; 16 of prefix come before them
+_MAC_BYTES: Final = 16
 _VERSION: Final = b"\x01\x00"
 _PADDING: Final = bytes(72)
 _SIGNED: Final = bytes(64)
-_COOKIE: Final = _LONG_NONCE + _MAC + 2 * KEY_SIZE
-_VOUCH: Final = _LONG_NONCE + _MAC + 2 * KEY_SIZE
-_HELLO: Final = len(_VERSION) + len(_PADDING) + KEY_SIZE + _SHORT_NONCE + _MAC + len(_SIGNED)
-_WELCOME: Final = _LONG_NONCE + _MAC + KEY_SIZE + _COOKIE
-_INITIATE: Final = _COOKIE + _SHORT_NONCE + _MAC + KEY_SIZE + _VOUCH  # and the metadata
+_COOKIE: Final = _LONG_NONCE + _MAC_BYTES + 2 * KEY_BYTES
+_VOUCH: Final = _LONG_NONCE + _MAC_BYTES + 2 * KEY_BYTES
+_HELLO: Final = len(_VERSION) + len(_PADDING) + KEY_BYTES + _SHORT_NONCE + _MAC_BYTES + len(_SIGNED)
+_WELCOME: Final = _LONG_NONCE + _MAC_BYTES + KEY_BYTES + _COOKIE
+_INITIATE: Final = _COOKIE + _SHORT_NONCE + _MAC_BYTES + KEY_BYTES + _VOUCH  # and the metadata
 
 
 class CurvePhase(IdentityEnum):
@@ -72,12 +73,12 @@ class CookieKeys:
 
     def make(self, client: bytes, secret: Secret) -> bytes:
         """Returns a cookie: C' and s' in a box (RFC 26, The WELCOME Command)."""
-        nonce = random_octets(_LONG_NONCE)
+        nonce = random_bytes(_LONG_NONCE)
         self._used[0] = True
         return nonce + self._keys[0].seal(b"COOKIE--" + nonce, client, secret)
 
     def open(self, cookie: bytes) -> tuple[bytes, Secret] | None:
-        """Returns C' and s'; `None` if it is not a cookie of ours, or is too old."""
+        """Returns C' and s'; `None` if the cookie was not made by this socket, or is too old."""
         nonce, box = cookie[:_LONG_NONCE], cookie[_LONG_NONCE:]
         for key in self._keys:
             if found := key.open_pair(b"COOKIE--" + nonce, box):
@@ -90,8 +91,8 @@ class CurveClient(Mechanism):
 
     Args:
         server_key: The server's permanent public key, S.
-        public_key: Our permanent public key, C.
-        secret_key: Its secret half.
+        public_key: The client's permanent public key, C.
+        secret_key: The client's permanent secret key.
     """
 
     name = b"CURVE"
@@ -130,13 +131,13 @@ class CurveClient(Mechanism):
         opened = outer.open(b"WELCOME-" + body[:_LONG_NONCE], body[_LONG_NONCE:])
         if opened is None:
             raise RemoteProtocolError("a WELCOME that does not open: the peer does not have the key server_key")
-        server, cookie = opened[:KEY_SIZE], opened[KEY_SIZE:]
+        server, cookie = opened[:KEY_BYTES], opened[KEY_BYTES:]
         key = self._key = self._transient.shared(server)
         vouching = self._secret_key.shared(server)
         if key is None or vouching is None:
             raise RemoteProtocolError("the server's transient key has a low order")
         # RFC 26, The INITIATE Command: the vouch binds C' to C, and both to this server.
-        nonce = random_octets(_LONG_NONCE)
+        nonce = random_bytes(_LONG_NONCE)
         vouch = nonce + vouching.seal(b"VOUCH---" + nonce, self._transient.public() + self._server_key)
         short = _counter(2)
         box = key.seal(b"CurveZMQINITIATE" + short, self._public_key + vouch + self._metadata)
@@ -144,7 +145,7 @@ class CurveClient(Mechanism):
 
     def _on_ready(self, body: bytes) -> None:
         assert self._key is not None
-        _expect(len(body) >= _SHORT_NONCE + _MAC, f"a READY of CURVE with {len(body)} bytes")
+        _expect(len(body) >= _SHORT_NONCE + _MAC_BYTES, f"a READY of CURVE with {len(body)} bytes")
         nonce = body[:_SHORT_NONCE]
         metadata = self._key.open(b"CurveZMQREADY---" + nonce, body[_SHORT_NONCE:])
         if metadata is None:
@@ -169,7 +170,7 @@ class CurveClient(Mechanism):
     }
     hints: ClassVar[Mapping[Enum, str]] = {
         CurvePhase.HELLO_SENT: "it did not answer HELLO: server_key is most likely not its public key",
-        CurvePhase.INITIATE_SENT: "it has the expected key, but did not admit us",
+        CurvePhase.INITIATE_SENT: "it has the expected key, but did not admit this client",
     }
 
 
@@ -177,8 +178,8 @@ class CurveServer(Mechanism):
     """The server's side. Its question is whether to admit the client's permanent public key.
 
     Args:
-        public_key: Our permanent public key, S.
-        secret_key: Its secret half.
+        public_key: The server's permanent public key, S.
+        secret_key: The server's permanent secret key.
         cookies: The cookie keys of all connections of this socket.
     """
 
@@ -208,20 +209,26 @@ class CurveServer(Mechanism):
         version, padding, rest = body[:2], body[2:74], body[74:]
         _expect(version == _VERSION, f"a HELLO of CurveZMQ {version[0]}.{version[1]}, which is not known")
         _expect(padding == _PADDING, "a HELLO of CURVE whose padding is not zero")
-        client, nonce, box = rest[:KEY_SIZE], rest[KEY_SIZE : KEY_SIZE + _SHORT_NONCE], rest[KEY_SIZE + _SHORT_NONCE :]
+        client, nonce, box = (
+            rest[:KEY_BYTES],
+            rest[KEY_BYTES : KEY_BYTES + _SHORT_NONCE],
+            rest[KEY_BYTES + _SHORT_NONCE :],
+        )
         key = self._secret_key.shared(client)
         if key is None:
             raise RemoteProtocolError("the client's transient key has a low order")
         signed = key.open(b"CurveZMQHELLO---" + nonce, box)
         if signed is None:
-            raise RemoteProtocolError("a HELLO that does not open: the client's server_key is not our public key")
-        _expect(signed == _SIGNED, "a HELLO of CURVE whose signature is not 64 zero octets")
+            raise RemoteProtocolError(
+                "a HELLO that does not open: the client's server_key is not the public key of this server"
+            )
+        _expect(signed == _SIGNED, "a HELLO of CURVE whose signature is not 64 zero bytes")
         self._nonce = int.from_bytes(nonce, "big")
         # RFC 26, The HELLO Command: "The server SHALL not keep this transient key pair".
         transient = Secret()
         cookie = self._cookies.make(client, transient)
         self._baked = cookie[:_LONG_NONCE]
-        welcome = random_octets(_LONG_NONCE)
+        welcome = random_bytes(_LONG_NONCE)
         sealed = key.seal(b"WELCOME-" + welcome, transient.public() + cookie)
         self._frames.append(encode_command(b"WELCOME", welcome + sealed))
 
@@ -242,14 +249,14 @@ class CurveServer(Mechanism):
         opened = key.open(b"CurveZMQINITIATE" + rest[:_SHORT_NONCE], rest[_SHORT_NONCE:])
         if opened is None:
             raise RemoteProtocolError("an INITIATE that does not open: altered on its way (RFC 26)")
-        permanent, vouch = opened[:KEY_SIZE], opened[KEY_SIZE : KEY_SIZE + _VOUCH]
+        permanent, vouch = opened[:KEY_BYTES], opened[KEY_BYTES : KEY_BYTES + _VOUCH]
         self._check_vouch(transient, client, permanent, vouch)
-        self.peer_properties = parse_properties(opened[KEY_SIZE + _VOUCH :])
+        self.peer_properties = parse_properties(opened[KEY_BYTES + _VOUCH :])
         self._nonce, self._key = nonce, key
         self.question = Question(self.name, (permanent,))
 
     def _check_vouch(self, transient: Secret, client: bytes, permanent: bytes, vouch: bytes) -> None:
-        """Checks that the permanent key's holder made the transient one for us (RFC 26, The INITIATE Command)."""
+        """Checks that the holder of the permanent key made the transient key for this server (RFC 26, INITIATE)."""
         key = transient.shared(permanent)
         if key is None:
             raise RemoteProtocolError("the client's permanent key has a low order")
@@ -280,7 +287,7 @@ class CurveServer(Mechanism):
     }
     hints: ClassVar[Mapping[Enum, str]] = {
         CurvePhase.HELLO_AWAITED: "it sent no HELLO: is it a CURVE server, too?",
-        CurvePhase.INITIATE_AWAITED: "it did not accept our WELCOME",
+        CurvePhase.INITIATE_AWAITED: "it did not accept WELCOME",
     }
 
 

@@ -20,18 +20,18 @@ from omq._core.wire.codec import Codec
 from omq._core.wire.framing import FrameDecoder
 from omq.errors import HandshakeError, LocalProtocolError, MechanismError, RemoteProtocolError
 from omq.types import COMPATIBLE, SENDS_IDENTITY, IdentityEnum, SocketType
-from omq.zmtp.command import PROPERTIES_LIMIT, Command, encode_properties, error, parse_command, quoted
+from omq.zmtp.command import MAX_PROPERTIES_BYTES, Command, encode_properties, error, parse_command, quoted
 from omq.zmtp.greeting import VERSION, Greeting, GreetingParser
 from omq.zmtp.mechanism import Mechanism, Question
 
 #: The largest body of a handshake's command, in bytes. An unknown peer can make us hold that much: the largest
 #: metadata, and some room for a mechanism's own fields around them.
-HANDSHAKE_FRAME_LIMIT: Final = PROPERTIES_LIMIT + 1024
+MAX_HANDSHAKE_FRAME_BYTES: Final = MAX_PROPERTIES_BYTES + 1024
 
-IDENTITY_LIMIT: Final = 255  # bytes (RFC 23, The Identity Property)
+MAX_IDENTITY_BYTES: Final = 255  # bytes (RFC 23, The Identity Property)
 
 _COMMAND_FLAG: Final = 4  # RFC 23, Framing: bit 2
-#: ERROR as libzmq's PLAIN server spells it: in C, "\\x05ERROR" begins with the octet 5E.
+#: ERROR as libzmq's PLAIN server spells it: in C, "\\x05ERROR" begins with the byte 5E.
 _LIBZMQ_ERROR: Final = b"^RROR"
 _SOCKET_TYPE: Final = b"Socket-Type"
 _IDENTITY: Final = b"Identity"
@@ -57,7 +57,7 @@ class HandshakeEvent(IdentityEnum):
     ASK = "the mechanism has a question"
     ANSWER = "the engine has answered"
     AGREE = "the mechanism has finished and the peer's metadata are valid"
-    FAIL = "one of the two sides cannot go on"
+    FAIL = "one of the two sides cannot continue"
 
 
 _S = HandshakeState
@@ -132,7 +132,7 @@ class Handshake:
         self._properties = _own_properties(socket_type, tuple((properties or {}).items()))
         self._state = HandshakeState.NEW
         self._parser = GreetingParser()
-        self._frames = FrameDecoder(HANDSHAKE_FRAME_LIMIT)
+        self._frames = FrameDecoder(MAX_HANDSHAKE_FRAME_BYTES)
         self._greeting: Greeting | None = None
         self._peer: PeerMetadata | None = None
         self._failure = b""
@@ -238,7 +238,7 @@ class Handshake:
         Args:
             refusal: `None` admits the peer. Otherwise the reason for the ERROR command of `failure`, such as `b"400"`,
                 or `b""` to close the connection without ERROR.
-            why: Details of a refusal, for our own log alone.
+            why: Details of a refusal, for the log of this side alone.
 
         Returns:
             The bytes to send now.
@@ -284,9 +284,9 @@ class Handshake:
             self._move(_E.GREETED)
             self._mechanism.start(self._properties)
             data = self._parser.unread
-        elif self._state is HandshakeState.ASKING and len(self._frames.unread) + len(data) > HANDSHAKE_FRAME_LIMIT:
+        elif self._state is HandshakeState.ASKING and len(self._frames.unread) + len(data) > MAX_HANDSHAKE_FRAME_BYTES:
             # RFC 37, The NULL Security Mechanism: traffic starts when both READY are sent, and ours is not.
-            raise RemoteProtocolError("the peer goes on sending before it is admitted")
+            raise RemoteProtocolError("the peer continues to send before it is admitted")
         self._frames.feed(data)
         self._go_on()
 
@@ -310,7 +310,7 @@ class Handshake:
             self._move(_E.AGREE)
 
     def _next_command(self) -> Command | None:
-        """Returns the next whole command; refuses a message by its first octet, before its body is held."""
+        """Returns the next whole command; refuses a message by its first byte, before its body is held."""
         frame = self._frames.next_frame()
         begun = self._frames.unread[:1]  # the flags of a frame that is not whole yet
         if frame is None and not begun:
@@ -386,21 +386,21 @@ def _own_properties(socket_type: SocketType, properties: tuple[tuple[bytes, byte
             raise LocalProtocolError("Socket-Type is that of the socket: it cannot be set as a property")
         wrong = _wrong_identity(value) if name.lower() == _IDENTITY.lower() else ""
         if wrong:
-            raise LocalProtocolError(f"our identity {quoted(value)} {wrong}")
+            raise LocalProtocolError(f"the identity {quoted(value)} {wrong}")
     # libzmq sends Socket-Type first, and so do we.
     ours = {_SOCKET_TYPE: socket_type.value.encode(), **dict(properties)}
     size = len(encode_properties(ours))
-    if size > PROPERTIES_LIMIT:
+    if size > MAX_PROPERTIES_BYTES:
         raise LocalProtocolError(
-            f"our metadata have {size} bytes: a peer that runs omq takes at most {PROPERTIES_LIMIT}"
+            f"the metadata have {size} bytes: a peer that runs omq takes at most {MAX_PROPERTIES_BYTES}"
         )
     return MappingProxyType(ours)
 
 
 def _wrong_identity(identity: bytes) -> str:
     """Returns the error of an identity; empty if it is valid."""
-    if len(identity) > IDENTITY_LIMIT:
-        return f"has {len(identity)} bytes: at most {IDENTITY_LIMIT} are allowed (RFC 23, The Identity Property)"
+    if len(identity) > MAX_IDENTITY_BYTES:
+        return f"has {len(identity)} bytes: at most {MAX_IDENTITY_BYTES} are allowed (RFC 23, The Identity Property)"
     # RFC 37 reserves identities that start with a zero byte for those that a ROUTER generates. libzmq accepts them from
     # peers all the same: one random identity in 256 is such a one. A ROUTER of ours generates only unused ones.
     return ""

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from omq._core.wire.codec import Codec
 from omq.errors import LocalProtocolError
 from omq.types import SocketType
-from omq.zmtp.greeting import GREETING_SIZE
+from omq.zmtp.greeting import GREETING_BYTES
 from omq.zmtp.handshake import Handshake, PeerMetadata
 from omq.zmtp.mechanism import Question
 from omq.zmtp.null import Null
@@ -126,9 +126,9 @@ class CachedHandshake:
         states = self._cache.states
         received = self._received + data
         state = states.get(received)
-        if state is None and len(received) >= GREETING_SIZE + 2:
-            # Traffic may follow READY (RFC 23, Framing: the second octet is the size of a short frame).
-            end = GREETING_SIZE + 2 + received[GREETING_SIZE + 1]
+        if state is None and len(received) >= GREETING_BYTES + 2:
+            # Traffic may follow READY (RFC 23, Framing: the second byte is the size of a short frame).
+            end = GREETING_BYTES + 2 + received[GREETING_BYTES + 1]
             state = states.get(received[:end])
             if state is not None and state.peer is not None:
                 self.unread = received[end:]

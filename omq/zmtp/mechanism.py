@@ -139,7 +139,7 @@ class Mechanism(ABC):
         Args:
             refusal: `None` admits the peer. Otherwise the reason for its ERROR command, such as `b"400"`, or `b""` to
                 close the connection without ERROR, as for ZAP's status 300.
-            why: Details of a refusal, for our own log alone.
+            why: Details of a refusal, for the log of this side alone.
 
         Raises:
             LocalProtocolError: No question is open.

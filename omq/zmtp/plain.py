@@ -9,7 +9,7 @@ from omq.types import IdentityEnum
 from omq.zmtp.command import encode_command, encode_properties, parse_properties, ready
 from omq.zmtp.mechanism import Mechanism, Question, Step
 
-CREDENTIAL_LIMIT: Final = 255  # bytes of a user name, and of a password (RFC 24, The HELLO Command)
+MAX_CREDENTIAL_BYTES: Final = 255  # of a user name, and of a password (RFC 24, The HELLO Command)
 
 
 class PlainPhase(IdentityEnum):
@@ -40,8 +40,8 @@ class PlainClient(Mechanism):
 
     def __init__(self, username: bytes, password: bytes) -> None:
         super().__init__(PlainPhase.START)
-        if max(len(username), len(password)) > CREDENTIAL_LIMIT:
-            raise LocalProtocolError("a user name and a password have 255 bytes at most (RFC 24, The HELLO Command)")
+        if max(len(username), len(password)) > MAX_CREDENTIAL_BYTES:
+            raise LocalProtocolError("a user name or a password has more than 255 bytes (RFC 24, The HELLO Command)")
         self._hello = encode_command(b"HELLO", _counted(username) + _counted(password))
         self._metadata = b""
 
@@ -78,7 +78,7 @@ class PlainClient(Mechanism):
     }
     hints: ClassVar[Mapping[Enum, str]] = {
         PlainPhase.HELLO_SENT: "it did not answer the user name and password",
-        PlainPhase.INITIATE_SENT: "it admitted us, but did not accept our metadata",
+        PlainPhase.INITIATE_SENT: "it admitted this client, but did not accept its metadata",
     }
 
 
@@ -127,8 +127,8 @@ class PlainServer(Mechanism):
     }
 
 
-def _counted(octets: bytes) -> bytes:
-    return bytes((len(octets),)) + octets
+def _counted(field: bytes) -> bytes:
+    return bytes((len(field),)) + field
 
 
 def _take(body: bytes) -> tuple[bytes, bytes]:

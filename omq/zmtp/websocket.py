@@ -15,7 +15,7 @@ from omq._core.wire.websocket import BINARY, CLOSE, PING, PONG, WebSocketCodec
 from omq.errors import HandshakeError, LocalProtocolError, RemoteProtocolError
 from omq.types import SENDS_IDENTITY, SocketType
 from omq.zmtp.greeting import VERSION, Greeting
-from omq.zmtp.handshake import HANDSHAKE_FRAME_LIMIT, Handshake, HandshakeEvent, HandshakeState, PeerMetadata
+from omq.zmtp.handshake import MAX_HANDSHAKE_FRAME_BYTES, Handshake, HandshakeEvent, HandshakeState, PeerMetadata
 from omq.zmtp.mechanism import Mechanism, Question
 from omq.zmtp.null import Null
 
@@ -86,7 +86,7 @@ class _Unsecured(Handshake):
         self._socket_type = socket_type
         self._own_identity = identity
         self._mechanism = Null()
-        self._frames = FrameDecoder(HANDSHAKE_FRAME_LIMIT)
+        self._frames = FrameDecoder(MAX_HANDSHAKE_FRAME_BYTES)
         self._peer = None
         self._failure = b""
         self._state = HandshakeState.NEW
@@ -192,8 +192,8 @@ class WebSocketHandshake:
 
     def receive(self, data: bytes) -> bytes:
         if self._chosen is not None:
-            if self.question is not None and len(self.unread) + len(data) > HANDSHAKE_FRAME_LIMIT:
-                raise RemoteProtocolError("the peer goes on sending before it is admitted")
+            if self.question is not None and len(self.unread) + len(data) > MAX_HANDSHAKE_FRAME_BYTES:
+                raise RemoteProtocolError("the peer continues to send before it is admitted")
             self.unread += data
             return self._go_on(self._chosen)
         answer = self._upgrade.receive(data)
@@ -217,7 +217,7 @@ class WebSocketHandshake:
         """Passes the content of frames to the handshake, until it is done, has a question, or needs more bytes."""
         answers = []
         while not chosen.done and chosen.question is None:
-            frame = self._codec.unwrap(self.unread, HANDSHAKE_FRAME_LIMIT)
+            frame = self._codec.unwrap(self.unread, MAX_HANDSHAKE_FRAME_BYTES)
             if frame is None:
                 break
             opcode, flags, body, taken = frame

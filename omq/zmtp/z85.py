@@ -1,4 +1,4 @@
-"""Z85: binary keys as printable text, five characters for four octets (RFC 32, Formal Specification).
+"""Z85: binary keys as printable text, five characters for four bytes (RFC 32, Formal Specification).
 
 The text may be a secret key, so no error repeats any of it.
 """
@@ -12,10 +12,10 @@ _VALUES: Final = {character: value for value, character in enumerate(_ALPHABET)}
 
 
 def encode(data: bytes) -> bytes:
-    """Encodes octets as Z85.
+    """Encodes bytes as Z85.
 
     Args:
-        data: A multiple of 4 octets.
+        data: A multiple of 4 bytes.
 
     Raises:
         UsageError: The length is not a multiple of 4.

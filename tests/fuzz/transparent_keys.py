@@ -11,7 +11,7 @@ from omq.types import SocketType
 from omq.zmtp import curve
 from omq.zmtp.command import encode_command
 from omq.zmtp.greeting import Greeting
-from omq.zmtp.handshake import HANDSHAKE_FRAME_LIMIT, FrameDecoder, Handshake
+from omq.zmtp.handshake import MAX_HANDSHAKE_FRAME_BYTES, FrameDecoder, Handshake
 from omq.zmtp.mechanism import Mechanism
 
 REFUSALS = (RemoteProtocolError, HandshakeError)
@@ -41,12 +41,12 @@ class TransparentKeys:
 @contextmanager
 def glass() -> Any:
     """Has CURVE use such keys, and the same numbers each time."""
-    before = curve.Secret, curve.CurveCipher, curve.random_octets
-    curve.Secret, curve.CurveCipher, curve.random_octets = TransparentKeys, _session, bytes  # type: ignore[assignment,misc]
+    before = curve.Secret, curve.CurveCipher, curve.random_bytes
+    curve.Secret, curve.CurveCipher, curve.random_bytes = TransparentKeys, _session, bytes  # type: ignore[assignment,misc]
     try:
         yield
     finally:
-        curve.Secret, curve.CurveCipher, curve.random_octets = before  # type: ignore[misc]
+        curve.Secret, curve.CurveCipher, curve.random_bytes = before  # type: ignore[misc]
 
 
 def _session(key: TransparentKeys, as_server: bool, sent: int, received: int) -> None:
@@ -93,7 +93,7 @@ class Begun:
         vars(mechanism).update(vars(self._mechanism))
         vars(mechanism)["_frames"] = []
         vars(ours).update(vars(self._ours))
-        vars(ours)["_mechanism"], vars(ours)["_frames"] = mechanism, FrameDecoder(HANDSHAKE_FRAME_LIMIT)
+        vars(ours)["_mechanism"], vars(ours)["_frames"] = mechanism, FrameDecoder(MAX_HANDSHAKE_FRAME_BYTES)
         return ours
 
     def __call__(self, data: bytes) -> None:

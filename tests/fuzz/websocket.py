@@ -14,7 +14,7 @@ from omq._core.wire.framing import encode_frame
 from omq._core.wire.websocket import WebSocketCodec
 from omq.transport.upgrade import WebSocketUpgrade
 from omq.types import SocketType
-from omq.zmtp.handshake import HANDSHAKE_FRAME_LIMIT
+from omq.zmtp.handshake import MAX_HANDSHAKE_FRAME_BYTES
 from omq.zmtp.mechanism import Mechanism
 from omq.zmtp.null import Null
 from omq.zmtp.plain import PlainClient, PlainServer
@@ -161,7 +161,7 @@ def handshake(data: bytes) -> None:
             if ours.done:
                 assert ours.peer.over_websocket
             assert len(ours.unread) <= len(wire)
-            assert ours.done or len(ours.unread) <= 2 * HANDSHAKE_FRAME_LIMIT + len(wire) // 2
+            assert ours.done or len(ours.unread) <= 2 * MAX_HANDSHAKE_FRAME_BYTES + len(wire) // 2
         except transparent_keys.REFUSALS as error:
             check(error)
             ours.failure()

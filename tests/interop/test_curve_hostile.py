@@ -186,7 +186,7 @@ async def test_replayed_reordered_and_in_the_wrong_role(fresh: Fresh, case: str)
     async with serving(fresh) as server:
         async with dialled(server.endpoint) as peer:
             recorded = await Stranger(peer).until("INITIATE")
-        await server.said.failed(HandshakeFailure.HUNG_UP, "it did not accept our WELCOME|reset")
+        await server.said.failed(HandshakeFailure.HUNG_UP, "it did not accept WELCOME|reset")
         async with dialled(server.endpoint) as peer:
             await peer.send(spoil(await Stranger(peer).until(step), recorded))
             await peer.ended()

@@ -84,7 +84,7 @@ def greeted(spoilt: bytes, mechanism: bytes) -> HandshakeFailure | None:
 
 
 REFUSALS = {
-    _Failure.PROTOCOL: "its greeting up to octet",
+    _Failure.PROTOCOL: "its greeting up to byte",
     _Failure.MECHANISM: "the peer's mechanism is|both sides are servers",
 }
 

@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from omq.errors import RemoteProtocolError
-from omq.zmtp.greeting import GREETING_SIZE, Greeting, GreetingParser
+from omq.zmtp.greeting import GREETING_BYTES, Greeting, GreetingParser
 from tests.support.hypothesis_profiles import examples
 
 names = st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.+", min_size=1, max_size=20).map(str.encode)
@@ -41,7 +41,7 @@ def parse(chunks: list[bytes]) -> tuple[Greeting | None, bytes] | str:
 @given(greetings, st.binary(max_size=20), st.lists(st.integers(0, 100), max_size=8))
 def test_every_greeting_comes_back_however_it_is_cut(greeting, rest, cuts):
     wire = greeting.encode()
-    assert len(wire) == GREETING_SIZE
+    assert len(wire) == GREETING_BYTES
     assert GRAMMAR.fullmatch(wire)
     assert parse(chunked(wire + rest, cuts)) == (greeting, rest)
 

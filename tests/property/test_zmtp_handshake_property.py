@@ -11,7 +11,7 @@ from omq.errors import HandshakeError, RemoteProtocolError
 from omq.types import COMPATIBLE, SocketType
 from omq.zmtp.command import encode_command, error, ready
 from omq.zmtp.greeting import Greeting
-from omq.zmtp.handshake import HANDSHAKE_FRAME_LIMIT, Handshake, HandshakeState, PeerMetadata
+from omq.zmtp.handshake import MAX_HANDSHAKE_FRAME_BYTES, Handshake, HandshakeState, PeerMetadata
 from omq.zmtp.null import Null
 from tests.support.hypothesis_profiles import examples
 
@@ -62,7 +62,7 @@ def run(ours: SocketType, chunks: list[bytes], ask: bool = False) -> Outcome:
             raised, text = type(failure), str(failure)
         assert text.isprintable()
         assert (raised is not None) == (handshake.state is HandshakeState.FAILED)
-        assert handshake.done or len(handshake.unread) <= HANDSHAKE_FRAME_LIMIT + 9 + len(chunk)
+        assert handshake.done or len(handshake.unread) <= MAX_HANDSHAKE_FRAME_BYTES + 9 + len(chunk)
     peer = handshake.peer if handshake.done else None
     rest = handshake.unread + rest if handshake.done else b""
     return Outcome(handshake.state, raised, handshake.failure(), peer, rest)
@@ -139,16 +139,16 @@ def test_an_endless_peer_is_cut_off_before_it_costs_memory(head, size, ask):
     handshake = Handshake(socket_type=SocketType.PULL, mechanism=Null(ask=ask))
     handshake.start()
     handshake.receive(Greeting((3, 1), b"NULL", False).encode())
-    chunk = b"\x06" + (HANDSHAKE_FRAME_LIMIT).to_bytes(8, "big") + b"x" * size
+    chunk = b"\x06" + (MAX_HANDSHAKE_FRAME_BYTES).to_bytes(8, "big") + b"x" * size
     sent = 0
     try:
         handshake.receive(head)
-        while sent <= 2 * HANDSHAKE_FRAME_LIMIT:
+        while sent <= 2 * MAX_HANDSHAKE_FRAME_BYTES:
             sent += len(chunk)
             handshake.receive(chunk)
-            assert len(handshake.unread) <= HANDSHAKE_FRAME_LIMIT + 9
+            assert len(handshake.unread) <= MAX_HANDSHAKE_FRAME_BYTES + 9
     except (RemoteProtocolError, HandshakeError):
         assert handshake.state is HandshakeState.FAILED
-        assert len(handshake.unread) <= HANDSHAKE_FRAME_LIMIT + 9 + len(chunk)
+        assert len(handshake.unread) <= MAX_HANDSHAKE_FRAME_BYTES + 9 + len(chunk)
     else:
         raise AssertionError("nothing stopped it")

@@ -24,7 +24,7 @@ cdef class AsyncSocketBase:
     cdef int _enter(self) except -1
     cdef int _refuse(self, str why) except -1
     cdef int _show_end(self) except -1
-    cdef int _tell(self) except -1
+    cdef int _update_descriptor(self) except -1
     cdef int _reads                     # messages, and empty calls, left before a receiving call yields to the loop
     cdef int _writes                    # likewise for sending
     cdef int _quota                     # the initial value of `_reads` and `_writes`

@@ -103,17 +103,17 @@ cdef class AsyncSocketBase:
             self._kept = None
         return 0
 
-    cdef int _tell(self) except -1:
+    cdef int _update_descriptor(self) except -1:
         """Makes the user's descriptor readable if a message waits, else unreadable."""
         if self._readable_event is not None and not self.closed:
             self._readable_event.follow(self.recv_queue)
             if self.recv_queue.unfinished:
-                self._loop.call_soon(self._tell_again)
+                self._loop.call_soon(self._continue_update)
         return 0
 
-    def _tell_again(self):
+    def _continue_update(self):
         """Continues after many dropped messages, when more messages wait."""
-        self._tell()
+        self._update_descriptor()
 
     def fileno(self) -> int:
         """Returns a descriptor that is readable exactly while a message waits: level-triggered, for any `select`.
@@ -132,7 +132,7 @@ cdef class AsyncSocketBase:
             if self._kept is None:
                 self._kept = ReadableEvent()
             self._readable_event = self._kept
-            self._tell()
+            self._update_descriptor()
         return self._kept.fd
 
     def release_fileno(self) -> None:

@@ -43,8 +43,8 @@ def checked_count(str name, value: int, int least=1) -> int:
         The number as an `int`.
 
     Raises:
-        ValueError: It is below `least`, or more than memory could hold.
-        TypeError: It is not a whole number.
+        ValueError: The number is below `least`, or more than memory could hold.
+        TypeError: The value is not a whole number.
     """
     return count_of(name, value, least)
 
@@ -63,7 +63,7 @@ def checked_events(events: int) -> int:
         events: `POLL_IN`, `POLL_OUT` or both.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: The value is something else.
     """
     return events_of(events)
 

@@ -78,7 +78,7 @@ cdef class AsyncWaitQueue(WaitQueue):
                 self._watcher.set_result(None)
             self._watcher = None
         if self._core != NULL and (<AsyncSocketBase>self._core)._readable_event is not None:
-            (<AsyncSocketBase>self._core)._tell()
+            (<AsyncSocketBase>self._core)._update_descriptor()
         if self.waiting:
             if self.apart:
                 return self._wake_apart()
@@ -621,7 +621,7 @@ cdef class Call:
         if result is not None:
             core._reads -= <int>len(<list>result) if self._operation == OP_RECV_MANY else 1
             self._complete = True
-            core._tell()
+            core._update_descriptor()
         return result
 
     cdef object _take(self):
@@ -769,7 +769,7 @@ cdef inline int serve_at_once(Call call, PyObject **result) except -1:
                 call._state = STATE_NEW
                 return 0
         if core._readable_event is not None:
-            core._tell()
+            core._update_descriptor()
         Py_INCREF(message)
         result[0] = <PyObject *>message
         return 1

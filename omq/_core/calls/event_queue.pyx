@@ -98,7 +98,7 @@ cdef class EventQueue:
             sem_post(&self._wake)
 
 
-cdef object receive(EventQueue feed, object timeout):
+cdef object receive(EventQueue queue, object timeout):
     cdef long long now, until
     cdef long long nap = FIRST_SLEEP_NS
     cdef long long deadline = FOR_EVER
@@ -108,30 +108,30 @@ cdef object receive(EventQueue feed, object timeout):
     if timeout is not None:
         timeout_s = timeout
         deadline = now_ns() + <long long>(timeout_s * 1e9)
-    event = feed._take()
+    event = queue._take()
     if event is not None:
         return event
-    feed._waiting += 1
+    queue._waiting += 1
     try:
         while True:
             # Handlers run before an event is taken, because they may raise.
             PyErr_CheckSignals()
-            event = feed._take()
+            event = queue._take()
             if event is not None:
                 return event
             now = now_ns()
             if now >= deadline:
-                raise ReceiveTimeout(f"no event within {timeout} s")
+                raise ReceiveTimeout(f"no event within {timeout} s" if timeout else "no event has arrived")
             until = min(now + nap, deadline)
             nap = min(2 * nap, <long long>MAX_SLEEP_NS)
             when.tv_sec = until // 1000000000
             when.tv_nsec = until % 1000000000
             with nogil:
-                sem_clockwait(&feed._wake, CLOCK_MONOTONIC, &when)
+                sem_clockwait(&queue._wake, CLOCK_MONOTONIC, &when)
     finally:
-        feed._waiting -= 1
-        if feed._waiting and feed._events:
-            sem_post(&feed._wake)  # this call may leave the event of its wake-up to others
+        queue._waiting -= 1
+        if queue._waiting and queue._events:
+            sem_post(&queue._wake)  # this call may leave the event of its wake-up to others
 
 
 cdef class SyncEventQueue(EventQueue):
@@ -147,7 +147,8 @@ cdef class SyncEventQueue(EventQueue):
             ReceiveTimeout: No event came in time.
             ClosedError: The socket is closed and all its events have been received, or the monitor is closed.
             StateError: The process has forked.
-            ValueError: The timeout is below 0, or no number.
+            ValueError: The timeout is below 0, or NaN.
+            TypeError: The timeout is not a number.
         """
         return receive(self, timeout)
 

@@ -107,7 +107,7 @@ cdef class LeaderCore:
     cdef int _signal(self) except -1
     cdef int look(self, long long spent) except -1
     cdef int _dismiss(self) except -1
-    cdef int _tell(self) except -1
+    cdef int _update_descriptor(self) except -1
     cdef int _release_kept(self) except -1
     cdef int _sleep(self, BlockedCall blocked_call, long long deadline) except -1
     cdef int _wait_or_yield(self, BlockedCall blocked_call, long long deadline) except -1

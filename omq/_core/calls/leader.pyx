@@ -99,7 +99,7 @@ cdef enum:
     CHECKS_PER_POLL = 8                  # checks of the only descriptor by a spin between two checks of the epoll set
     OWNER_PRESENT_NS = 5000000           # between two checks by the owner, below which the I/O thread need not watch
     MAX_SHORT_WAITS = 8                  # short waits in a row that are counted at most
-    MAX_SPIN_NS = 1000000                # a long spin goes on this long without checking for signals
+    MAX_SPIN_NS = 1000000                # a long spin continues for this long without checking for signals
     MAX_IO_WORK_NS = 500000              # work on the I/O thread after which other threads get the GIL
     FIRST_UNCONNECTED_SLEEP_NS = 200000  # the first sleep of a call on a socket without a connection; see `_until`
 
@@ -227,14 +227,14 @@ cdef class SyncWaitQueue(WaitQueue):
             else:
                 self.wake_first()
         if self._core != NULL and (<LeaderCore>self._core)._readable_event is not None:
-            (<LeaderCore>self._core)._tell()
+            (<LeaderCore>self._core)._update_descriptor()
         if self._shown:
             self._show()
         if self._watchers:
             watchers = self._watchers
             self._watchers = []
             if self._core != NULL:
-                (<LeaderCore>self._core)._bell.tell(settle, watchers)
+                (<LeaderCore>self._core)._bell.request(settle, watchers)
         return 0
 
     cdef int enter(self, BlockedCall blocked_call) except -1:
@@ -401,7 +401,7 @@ cdef class LeaderCore:
                 if self.recv_queue is not None:
                     self.recv_queue.hurry()
                 self.poller.stand_in()
-                self._tell()
+                self._update_descriptor()
         finally:
             self.lock.release()
         yield_gil(begun)
@@ -483,20 +483,20 @@ cdef class LeaderCore:
             self._signalled = False
             read(self._event, &count, sizeof(count))
 
-    cdef int _tell(self) except -1:
+    cdef int _update_descriptor(self) except -1:
         """Makes the user's descriptor readable if a message waits, else unreadable."""
         if self._readable_event is not None and not self.closed:
             self._readable_event.follow(self.recv_queue)
             if self.recv_queue.unfinished and self._bell is not None:
-                self._bell.post(self._tell_again)
+                self._bell.post(self._continue_update)
         return 0
 
-    def _tell_again(self):
+    def _continue_update(self):
         """Continues after many dropped messages, when more messages wait; on the I/O thread."""
         cdef long long begun = now_ns()
         self.lock.acquire()
         try:
-            self._tell()
+            self._update_descriptor()
         finally:
             self.lock.release()
         yield_gil(begun)

@@ -30,7 +30,7 @@ cdef int open_part(object data, Part *part, Py_buffer *view) except -1:
         PyObject_GetBuffer(data, view, PyBUF_SIMPLE)
     except (BufferError, TypeError, ValueError):  # NumPy raises the last
         raise TypeError(
-            f"data: a part is bytes or another contiguous buffer, not {type(data).__name__}: {short(data)}"
+            f"data={short(data)}: a part must be bytes or another contiguous buffer, not {type(data).__name__}"
         ) from None
     part.data = <const char *>view.buf
     part.size = view.len
@@ -50,7 +50,7 @@ cdef tuple parts_of(object data):
     if type(data) is not list and (
         isinstance(data, (bytes, bytearray, memoryview, str)) or not isinstance(data, Iterable)
     ):
-        raise TypeError(f"parts: a message is a sequence of parts, not {type(data).__name__}: {short(data)}")
+        raise TypeError(f"parts={short(data)}: must be a sequence of parts, not {type(data).__name__}")
     return tuple(data)
 
 
@@ -94,7 +94,7 @@ cdef list messages_of(object messages):
     if type(messages) is list:
         return messages
     if isinstance(messages, (bytes, bytearray, memoryview, str)) or not isinstance(messages, Iterable):
-        raise TypeError(f"messages: must be a sequence of messages, not {type(messages).__name__}: {short(messages)}")
+        raise TypeError(f"messages={short(messages)}: must be a sequence of messages, not {type(messages).__name__}")
     return list(messages)
 
 
@@ -125,6 +125,6 @@ cdef int open_target(str name, object buffer, Py_buffer *view) except -1:
         PyObject_GetBuffer(buffer, view, PyBUF_WRITABLE)
     except (BufferError, TypeError, ValueError):
         raise TypeError(
-            f"{name}: a message is received into a writable contiguous buffer, not {type(buffer).__name__}: {short(buffer)}"
+            f"{name}={short(buffer)}: must be a writable contiguous buffer, not {type(buffer).__name__}"
         ) from None
     return 0

@@ -24,7 +24,7 @@ cdef class ProxyCore:
     cdef list _goals                 # TERMINATE: connections still to be read, each with the number of bytes to reach
     cdef long long _reached          # bytes that those have received in all
     cdef Py_ssize_t _left            # messages still to be forwarded once all that is read
-    cdef long long _until            # when that ends although peers go on, in nanoseconds on the monotonic clock
+    cdef long long _until            # when that ends although peers continue, in nanoseconds on the monotonic clock
     cdef long long _room_deadline    # when it ends if nothing moves, likewise
     cdef bint _round(self) except -1
     cdef Py_ssize_t _move(self) except -1

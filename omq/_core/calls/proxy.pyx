@@ -21,7 +21,7 @@ cdef extern from "<sys/ioctl.h>" nogil:
 cdef enum:
     MAX_COMMANDS_PER_ROUND = 64        # commands that are obeyed in one round
     STATISTICS_NUMBERS = 8             # numbers in the answer to STATISTICS
-    DRAIN_TIMEOUT_NS = 50000000        # after TERMINATE, while peers go on without a gap
+    DRAIN_TIMEOUT_NS = 50000000        # after TERMINATE, while peers continue without a gap
     DRAIN_ROOM_TIMEOUT_NS = 500000000  # after TERMINATE, while a target has no room
 
 

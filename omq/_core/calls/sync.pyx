@@ -117,7 +117,7 @@ cdef class SyncCore(LeaderCore):
                     result = self._try(how, argument, into)
             if result is None:
                 if timeout is not None and timeout == 0:
-                    raise ReceiveTimeout("no message is there")
+                    raise ReceiveTimeout("no message has arrived")
                 deadline = deadline_of(timeout)
                 blocked_call = BlockedCall(self)
                 self.readable.enter(blocked_call)
@@ -133,7 +133,7 @@ cdef class SyncCore(LeaderCore):
                     self._stand_up(self.readable, blocked_call)
             self._behind = self.recv_queue.has_ready()
             if self._readable_event is not None:
-                self._tell()
+                self._update_descriptor()
             return result
         finally:
             try:
@@ -156,7 +156,7 @@ cdef class SyncCore(LeaderCore):
         """
         cdef object message
         check(timeout)
-        # The common case: a message is there.
+        # The common case: a message has arrived.
         if self.recv_queue is not None:
             if self._readable_event is None and self._is_free():
                 message = self.recv_queue.take_quickly()
@@ -171,7 +171,7 @@ cdef class SyncCore(LeaderCore):
                 message = self.recv_queue.take()
                 if message is not None:
                     if self._readable_event is not None:
-                        self._tell()
+                        self._update_descriptor()
                     return message
             finally:
                 self.lock.release()
@@ -406,8 +406,8 @@ cdef class SyncCore(LeaderCore):
                 self._kept = ReadableEvent()
             self._readable_event = self._kept
             self.poller.serve()
-            self._tell()
-            # If the I/O thread watches already, it goes on: it checks under the lock before it stops. One request at
+            self._update_descriptor()
+            # If the I/O thread watches already, it continues: it checks under the lock before it stops. One request at
             # a time: a caller that waits repeatedly before the I/O thread runs makes one request.
             if self._bell is not None and not self.watched and not self._called:
                 self._called = True

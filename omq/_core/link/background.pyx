@@ -122,7 +122,7 @@ cdef class WatchedSet:
         """Adds the event to the set, under the thread's mutex.
 
         Returns:
-            Whether it is there; without a descriptor for it nothing may be read ahead.
+            Whether the event exists; without it nothing may be read ahead.
         """
         cdef epoll_event event
         if self._event < 0:

@@ -6,10 +6,10 @@ from omq._core.link.command_backlog cimport Outlook, CommandBacklog
 
 cdef class Connection(Receiver):
     cdef bint _blocked               # the kernel has not taken the whole batch
-    cdef bint _broken                # a write failed: reading goes on until the end
+    cdef bint _broken                # a write failed: reading continues until the end
     cdef bint _recalled              # unsent messages were taken back: it gets no more messages
     cdef Py_ssize_t _greeted         # how many of its first messages are the library's own
-    cdef long long _heard            # `bytes_in` at the last write that followed a pause
+    cdef long long _bytes_at_write   # `bytes_in` at the last write that followed a pause
     cdef bint _retired               # out of routing: the session is notified when everything has left
     cdef CommandBacklog _backlog     # commands that wait until the peer's kernel has nothing for us, or None
     cdef long long _calm             # `bytes_in` when a PING was last postponed

@@ -211,9 +211,9 @@ cdef class Connection(Receiver):
         """Ends our side of the stream and drops all further bytes of the peer.
 
         Closing a descriptor with unread bytes resets the connection, and a reset destroys bytes that the peer's kernel
-        does not have yet (RFC 1122, 4.2.2.13). So reading goes on until it has everything. A peer that still sends
+        does not have yet (RFC 1122, 4.2.2.13). So reading continues until it has everything. A peer that still sends
         would be answered with a reset later, and some peers (libzmq, paused at its HWM) then drop bytes that they have
-        not read. So if the peer may send more, reading goes on until it is silent, or `CLOSE_TIMEOUT_MS` have passed.
+        not read. So if the peer may send more, reading continues until it is silent, or `CLOSE_TIMEOUT_MS` have passed.
 
         Returns:
             Whether the peer's kernel has everything, and closing does not destroy it there.
@@ -223,7 +223,7 @@ cdef class Connection(Receiver):
             return True
         if not self._parting:
             self._parting = True
-            self.feed_from(None)
+            self.set_background_queue(None)
             self._backlog = None
             self._end_read_ahead()
             self._read_ahead = None
@@ -263,7 +263,7 @@ cdef class Connection(Receiver):
         """Ends our side of the stream, so that the peer sends nothing more; bytes that it sent before still arrive."""
         if self.fd >= 0 and not (self.lost or self._broken):
             self._backlog = None
-            self.feed_from(None)
+            self.set_background_queue(None)
             self._broken = True  # for writing
             shutdown(self.fd, SHUT_WR)
             # Bounded by the content of the kernels: it is read also while the user is busy.
@@ -274,7 +274,7 @@ cdef class Connection(Receiver):
     def retire(self) -> None:
         """Leaves routing: accepted messages still leave, and then the session is notified (`on_drained`)."""
         self.send_queue = None
-        self.feed_from(None)
+        self.set_background_queue(None)
         self._retired = True
         self.flush()
         self._look_empty()  # the flusher may have written everything already, and notifies nothing
@@ -331,7 +331,7 @@ cdef class Connection(Receiver):
             del messages[:self._greeted - self.messages_out]
         return messages
 
-    cdef int feed_from(self, WaitingMessages waiting) except -1:
+    cdef int set_background_queue(self, WaitingMessages waiting) except -1:
         self._send_buffer.hold()
         self._send_buffer.waiting = waiting
         self._send_buffer.let_go()
@@ -537,9 +537,9 @@ cdef class Connection(Receiver):
             if self.send_queue is None or not (self._dense or self.send_queue.gathers or self.send_queue.more):
                 now = now_ns()
                 if self.send_queue is None or now - send_buffer.last_write > SPARSE_NS:
-                    if self.bytes_in != self._heard:
+                    if self.bytes_in != self._bytes_at_write:
                         # The peer has answered since the last write: the next check for its end can wait.
-                        self._heard = self.bytes_in
+                        self._bytes_at_write = self.bytes_in
                         send_buffer.looked = max(send_buffer.looked, send_buffer.last_write)
                     self._short_burst = SHORT_BURST_MESSAGES
                     send_buffer.last_write = now
@@ -640,7 +640,7 @@ cdef class Connection(Receiver):
         Returns:
             Whether it was sent.
         """
-        if self.lost or self._broken or self._parting or self.unheard:
+        if self.lost or self._broken or self._parting or self.has_unread:
             return False
         if self._resets:
             if self._behind and self._backlog is None and self._calm == self.bytes_in:
@@ -652,7 +652,7 @@ cdef class Connection(Receiver):
         return True
 
     @property
-    def unheard(self) -> bool:
+    def has_unread(self) -> bool:
         """Returns whether the peer has sent something that we have not read, or that no thread would read now."""
         return self._stopped or self.fd < 0 or self._unread() > 0
 

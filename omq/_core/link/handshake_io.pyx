@@ -183,11 +183,11 @@ cdef class HeadStart:
         family: As for `dial`.
         name: As for `dial`.
         settings: As for `dial`.
-        greeting: Octets to send if the connection is made at once.
+        greeting: Bytes to send if the connection is made at once.
 
     Attributes:
         fd: The descriptor; owned. -1 if the attempt has failed, or after `take` or `close`.
-        sent: Octets of the greeting that the kernel has taken; empty, too, if the connection leads to itself.
+        sent: Bytes of the greeting that the kernel has taken; empty, too, if the connection leads to itself.
     """
 
     cdef readonly int fd             # owned; -1 if the attempt failed, or once it is given away

@@ -40,7 +40,7 @@ cdef class Poller:
     cdef int _take_ahead(self, bint skims) except -1
     cdef int _handle(self, epoll_event *events, int count, bint skims) except -1
     cdef int _work(self, bint skims) except -1
-    cdef int _tell(self, Peer peer, unsigned int events) except -1
+    cdef int _notify(self, Peer peer, unsigned int events) except -1
 
     cdef inline bint is_empty(self) noexcept:
         """Returns whether no connection is in the set."""

@@ -170,7 +170,7 @@ cdef class Poller:
                 self._busy = True
                 pause_gc()
                 try:
-                    self._tell(only, EPOLLIN)
+                    self._notify(only, EPOLLIN)
                 finally:
                     resume_gc()
                     self._busy = False
@@ -210,7 +210,7 @@ cdef class Poller:
                 if skims and peer.sated():
                     again = True
                 else:
-                    self._tell(peer, EPOLLIN)
+                    self._notify(peer, EPOLLIN)
             if again and self._watched is not None:
                 self._watched.signal()
         finally:
@@ -236,7 +236,7 @@ cdef class Poller:
                 peer = <Peer>self._peers[slot]
                 if skims and events[i].events == EPOLLIN and peer.sated():
                     continue
-                self._tell(peer, events[i].events)
+                self._notify(peer, events[i].events)
         finally:
             resume_gc()
             self._busy = False
@@ -245,7 +245,7 @@ cdef class Poller:
     cdef int call_back(self, object function, object argument) except -1:
         """Calls a session's method in the session's own thread; the caller may be another thread and hold a lock."""
         if self._bell is not None:
-            return self._bell.tell(function, argument)
+            return self._bell.request(function, argument)
         function(argument)
         return 0
 
@@ -253,7 +253,7 @@ cdef class Poller:
         """Logs an unexpected error."""
         return self.call_back(log_error, error)
 
-    cdef int _tell(self, Peer peer, unsigned int events) except -1:
+    cdef int _notify(self, Peer peer, unsigned int events) except -1:
         try:
             peer.on_events(events)
         except Exception as error:

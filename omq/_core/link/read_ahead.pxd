@@ -74,7 +74,7 @@ cdef class ReadAhead:
     cdef void begin(self) noexcept
     cdef void reset(self, FrameReader frame_reader) noexcept
     cdef void taken_in(self, Py_ssize_t size) noexcept nogil
-    cdef void heard(self, long long now) noexcept nogil
+    cdef void note_ping(self, long long now) noexcept nogil
     cdef Py_ssize_t pass_on(self, FrameReader frame_reader) noexcept nogil
     cdef void clear(self) noexcept nogil
     cdef bint is_full(self) noexcept nogil

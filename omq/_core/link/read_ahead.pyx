@@ -125,7 +125,7 @@ cdef class ReadAhead:
             add_to(&self.budget.used, -self.bytes)
         store(&self.bytes, 0)
 
-    cdef void heard(self, long long now) noexcept nogil:
+    cdef void note_ping(self, long long now) noexcept nogil:
         """Notes a PING, which was read, or found unread for the first time."""
         # The first gap counts from the beginning. PINGs that are read together show no gap.
         self.gap = max(now - (self.pinged or self.begun), self.gap // 2, <long long>MIN_PING_GAP_NS)
@@ -327,7 +327,7 @@ cdef class ReadAhead:
         return self.send_buffer.codec.measure(p, available, frame)
 
     cdef Py_ssize_t _sight(self, const WireFrame *frame) noexcept nogil:
-        """Returns how many octets of a frame, from its beginning, show its flags."""
+        """Returns how many bytes of a frame, from its beginning, show its flags."""
         if self.send_buffer.codec is None:
             return 0
         return frame.length + min(self.send_buffer.codec.sight, <Py_ssize_t>frame.size)
@@ -348,7 +348,7 @@ cdef class ReadAhead:
             self.unanswered = <Py_ssize_t>frame.payload - PING_BYTES
             memcpy(self._context, body + PING_BYTES, self.unanswered)
             self.ahead += 1
-            self.heard(now_ns())
+            self.note_ping(now_ns())
             self._answer()
 
     cdef bint _is_open(self) noexcept nogil:

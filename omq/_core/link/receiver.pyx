@@ -359,7 +359,7 @@ cdef class Receiver(Peer):
                 self._read_ahead.ahead -= 1  # this PING was answered before it was read
             elif self._send_buffer.bytes < MAX_UNSENT_BYTES:
                 if self._read_ahead is not None:
-                    self._read_ahead.heard(now_ns())
+                    self._read_ahead.note_ping(now_ns())
                 self._pong(data + PING_BYTES, size - PING_BYTES)
             if ttl == self._ttl:
                 return True
@@ -404,7 +404,7 @@ cdef class Receiver(Peer):
                 while self._frame_reader.more:
                     (<list>message).append(self._frame_reader.take_part())
             if self.send_queue is not None:
-                self.send_queue.heard(self, message)
+                self.send_queue.on_message(self, message)
             else:
                 self._poller.call_back(self.session.on_message, message if type(message) is list else [message])
         return 0

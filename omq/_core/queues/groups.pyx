@@ -90,7 +90,7 @@ cdef class RadioSendQueue(PublisherSendQueue):
             self._asked(peer, group, size, join)
         return True
 
-    cdef int heard(self, Peer peer, object message) except -1:
+    cdef int on_message(self, Peer peer, object message) except -1:
         # RFC 48, The RADIO Socket Type: SHALL silently discard any messages that dishes send it. Over inproc they are
         # requests, from a DISH of this library.
         if isinstance(peer, ObjectPeer) and type(message) is bytes:
@@ -107,7 +107,7 @@ cdef class OwnGroups(OwnSubscriptions):
         """Joins a group.
 
         Raises:
-            UsageError: It is joined already.
+            UsageError: The group is joined already.
         """
         self._change_once(group, True)
 
@@ -115,7 +115,7 @@ cdef class OwnGroups(OwnSubscriptions):
         """Leaves a group.
 
         Raises:
-            UsageError: It is not joined.
+            UsageError: The group is not joined.
         """
         self._change_once(group, False)
 

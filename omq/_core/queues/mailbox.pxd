@@ -26,7 +26,8 @@ cdef class Mailbox(ObjectPeer):
     cdef Box _box_of(self, Peer peer)
     cdef int set_hwm(self, Py_ssize_t hwm) except -1
     cdef int deposit(self, object message, Peer peer) except -1
-    cdef int tell(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe, bint change) except -1
+    cdef int note_subscription(
+        self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe, bint change) except -1
     cdef int _put(self, Box box, object message, object key) except -1
     cdef int _keep(self, Box box, bytes word, bytes key) except -1
     cdef bint _lets_in(self, Box box) except -1

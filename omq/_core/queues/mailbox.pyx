@@ -93,7 +93,8 @@ cdef class Mailbox(ObjectPeer):
         self._put(box, message, None)
         return self.recv_queue.arrived(self)
 
-    cdef int tell(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe, bint change) except -1:
+    cdef int note_subscription(
+            self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe, bint change) except -1:
         """Accepts the beginning or the end of a peer's subscription to a prefix.
 
         *change*: the prefix is new to all subscribers, or was dropped by the last. Without room only a change is kept.
@@ -101,12 +102,12 @@ cdef class Mailbox(ObjectPeer):
         cdef Box box = self._box_of(peer)
         cdef bytes word = asking(prefix, size, subscribe)
         cdef bytes key
-        cdef void *who = <void *>peer
+        cdef void *address = <void *>peer
         if self._each:
             # While messages of a peer are kept the peer is, too, so no other object has its address.
-            key = PyBytes_FromStringAndSize(NULL, sizeof(who) + size)
-            memcpy(PyBytes_AS_STRING(key), &who, sizeof(who))
-            memcpy(PyBytes_AS_STRING(key) + sizeof(who), prefix, size)
+            key = PyBytes_FromStringAndSize(NULL, sizeof(address) + size)
+            memcpy(PyBytes_AS_STRING(key), &address, sizeof(address))
+            memcpy(PyBytes_AS_STRING(key) + sizeof(address), prefix, size)
         else:
             key = PyBytes_FromStringAndSize(prefix, size)
         if self._lets_in(box) and key not in self.late:

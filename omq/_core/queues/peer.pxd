@@ -76,7 +76,7 @@ cdef class Peer:
     cdef int send_frames(self, const Run *run) except -1
     cdef int settle_at(self, SendQueue home) except -1
     cdef list reclaim(self)
-    cdef int feed_from(self, WaitingMessages waiting) except -1
+    cdef int set_background_queue(self, WaitingMessages waiting) except -1
     cdef int note_waiting(self) except -1
     cdef int note_handed(self) except -1
     cdef Py_ssize_t pending(self) noexcept
@@ -193,7 +193,7 @@ cdef class SendQueue:
     cdef int lost(self, Peer peer) except -1
     cdef int recall(self, Peer peer) except -1
     cdef bint heed(self, Peer peer, const char *body, Py_ssize_t size) except -1
-    cdef int heard(self, Peer peer, object message) except -1
+    cdef int on_message(self, Peer peer, object message) except -1
     cdef int note(self, Peer peer) except -1
     cdef int defer(self, Peer peer) except -1
     cdef int _flush_turn(self) except -1

@@ -245,12 +245,12 @@ cdef class Peer:
         """Takes back the accepted messages of which nothing has left; the peer gets nothing new."""
         return []
 
-    cdef int feed_from(self, WaitingMessages waiting) except -1:
-        """Sets the queue from which the background thread feeds the peer when its kernel gets room; None: it does not."""
+    cdef int set_background_queue(self, WaitingMessages waiting) except -1:
+        """Sets the queue whose messages the background thread sends when the kernel has room; None: no queue."""
         return 0
 
     cdef int note_waiting(self) except -1:
-        """Makes the background thread feed this peer if the owner's next turn is late."""
+        """Makes the background thread send to this peer if the owner's next turn is late."""
         return 0
 
     cdef int note_handed(self) except -1:
@@ -846,7 +846,7 @@ cdef class SendQueue:
         """
         return False
 
-    cdef int heard(self, Peer peer, object message) except -1:
+    cdef int on_message(self, Peer peer, object message) except -1:
         """Takes a message of *peer* (bytes, or a list of them) that no receive queue takes; here it is dropped."""
         return 0
 

@@ -21,7 +21,7 @@ cdef class Pipe(ObjectPeer):
     cdef object _newest              # of a conflating end: the partner's last message; None: it is in _ring
     cdef long long _sent             # bytes sent
     cdef int _arrive(self) except -1
-    cdef int _hear(self) except -1
+    cdef int _pass_messages(self) except -1
     cdef int _make_room(self) except -1
     cdef int _reopen(self) except -1
     cdef int _reach(self, bint arrival) except -1

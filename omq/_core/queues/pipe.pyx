@@ -193,7 +193,7 @@ cdef class Pipe(ObjectPeer):
     cdef int fail(self, object error) except -1:
         self.lost = True  # messages that it still sends are dropped
         if self._bell is not None:
-            self._bell.tell(self.session.end, error)
+            self._bell.request(self.session.end, error)
         else:
             self.session.end(error)
         return 0
@@ -228,9 +228,9 @@ cdef class Pipe(ObjectPeer):
         if self.recv_queue is not None:
             self.recv_queue.arrived(self)
             return 0
-        return 0 if self.send_queue is None else self._hear()
+        return 0 if self.send_queue is None else self._pass_messages()
 
-    cdef int _hear(self) except -1:
+    cdef int _pass_messages(self) except -1:
         """Passes up to `MAX_MESSAGES_PER_TURN` arrived messages to the send queue, and schedules the rest."""
         cdef Py_ssize_t left = MAX_MESSAGES_PER_TURN
         while Py_SIZE(self._ring) and not self.lost:
@@ -242,7 +242,7 @@ cdef class Pipe(ObjectPeer):
             left -= 1
             message = self._ring[0]
             self._taken()
-            self.send_queue.heard(self, list(<tuple>message) if type(message) is tuple else message)
+            self.send_queue.on_message(self, list(<tuple>message) if type(message) is tuple else message)
         return 0
 
     cdef int ask(self, const char *prefix, Py_ssize_t size, bint subscribe) except -1:
@@ -273,6 +273,6 @@ cdef class Pipe(ObjectPeer):
         PyBytes_AS_STRING(body)[0] = <char>PyBytes_GET_SIZE(name)
         # Later, and in its own thread: the caller may hold our lock, and the handler takes that of the other end.
         if partner._bell is not None:
-            return partner._bell.tell(partner.session.on_command, body)
+            return partner._bell.request(partner.session.on_command, body)
         partner.session.on_command(body)
         return 0

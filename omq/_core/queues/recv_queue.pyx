@@ -35,7 +35,7 @@ cdef class FilteredRecvQueue(RecvQueue):
             if peer is None:
                 return None
             if left == 0:
-                # A peer that goes on sending unwanted messages must not hold up the call.
+                # A peer that continues to send unwanted messages must not hold up the call.
                 self.unfinished = True
                 return None
             left -= 1

@@ -37,7 +37,7 @@ cdef class RoundRobin(SendQueue):
     cdef Py_ssize_t _returns         # how often a peer has given messages back
     cdef bint _conflate
     cdef bint _immediate
-    cdef bint _feeds                 # the background thread gives waiting messages to peers that get room
+    cdef bint _background_sends      # the background thread gives waiting messages to peers that get room
     cdef int _enqueue(self, const Part *parts, Py_ssize_t count) except -1
     cdef int _pump(self) except -1
     cdef Peer _choose(self)

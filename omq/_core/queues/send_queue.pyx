@@ -84,7 +84,7 @@ cdef class RoundRobin(SendQueue):
         self._open = []
         self._conflate = conflate
         self._immediate = immediate
-        self._feeds = True
+        self._background_sends = True
         self.quick = True
 
     @property
@@ -249,8 +249,8 @@ cdef class RoundRobin(SendQueue):
     cdef int attach(self, Peer peer) except -1:
         self._attached += 1
         peer.settle_at(self)
-        if self._feeds:
-            peer.feed_from(self.queue)
+        if self._background_sends:
+            peer.set_background_queue(self.queue)
         if peer.writable:
             self._open.append(peer)
             self._pump()
@@ -259,7 +259,7 @@ cdef class RoundRobin(SendQueue):
 
     cdef int detach(self, Peer peer) except -1:
         self._attached -= 1
-        peer.feed_from(None)
+        peer.set_background_queue(None)
         if peer in self._open:
             self._open.remove(peer)
         self.wait_queue.notify()
@@ -306,7 +306,7 @@ cdef class RoundRobin(SendQueue):
         if self.queue.count() and self._has_open() and not self._scheduled:
             self._schedule()
             self._scheduled = True
-            if self._feeds:
+            if self._background_sends:
                 for peer in self._open:
                     peer.note_waiting()
         return 0
@@ -334,7 +334,7 @@ cdef class RequestSendQueue(RoundRobin):
     ) -> None:
         RoundRobin.__init__(self, wait_queue, hwm, False, immediate)
         self.quick = False
-        self._feeds = False  # a request that is given up must not leave
+        self._background_sends = False  # a request that is given up must not leave
         self._recv_queue = recv_queue
         self._relaxed = relaxed
         self._correlate = correlate
@@ -482,7 +482,7 @@ cdef class Distributor(SendQueue):
         self._adapt(self.hwm)
         if self._newest is not None:
             self._newest[peer] = waiting = WaitingMessages()
-            peer.feed_from(waiting)
+            peer.set_background_queue(waiting)
         return 0
 
     def set_hwm(self, Py_ssize_t hwm):
@@ -512,7 +512,7 @@ cdef class Distributor(SendQueue):
         self._adapt(self.hwm)
         if self._newest is not None:
             self._newest.pop(peer, None)
-            peer.feed_from(None)
+            peer.set_background_queue(None)
         self.wait_queue.notify()
         return 0
 

@@ -188,7 +188,7 @@ cdef class PublisherSendQueue(Distributor):
                 break
             self.wanted.c_shed(slot)
             # ZMQ_XPUB_MANUAL: each of its own subscriptions ends, whatever the user put in force for it.
-            self.mailbox.tell(peer, PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), False, True)
+            self.mailbox.note_subscription(peer, PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), False, True)
             n += 1
         while n < limit:
             if named:
@@ -200,7 +200,7 @@ cdef class PublisherSendQueue(Distributor):
                 break
             # ZMQ_XPUB_VERBOSER: the user gets every end of a subscription.
             if named and (news == FOR_EVERYONE or self._verboser):
-                self.mailbox.tell(
+                self.mailbox.note_subscription(
                     peer, PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), False, news == FOR_EVERYONE
                 )
             n += 1
@@ -262,12 +262,12 @@ cdef class PublisherSendQueue(Distributor):
             self._holdings[slot].number += 1 if subscribe else -1
             self._holdings[slot].size += size if subscribe else -size
         if self.wanted is not None:
-            return self.mailbox.tell(peer, prefix, size, subscribe, news > 0)
+            return self.mailbox.note_subscription(peer, prefix, size, subscribe, news > 0)
         if news > 0:
             self._changed(peer, prefix, size, subscribe)
         if self.mailbox is not None and (
                 news == FOR_EVERYONE or (self._verbose if subscribe else self._verboser and news >= 0)):
-            self.mailbox.tell(peer, prefix, size, subscribe, news == FOR_EVERYONE)
+            self.mailbox.note_subscription(peer, prefix, size, subscribe, news == FOR_EVERYONE)
         return 0
 
     cdef bint _may_hold(self, Matcher book, int slot, const char *prefix, Py_ssize_t size) noexcept:
@@ -279,7 +279,7 @@ cdef class PublisherSendQueue(Distributor):
             or book.c_holds(prefix, size, slot)
         )
 
-    cdef int heard(self, Peer peer, object message) except -1:
+    cdef int on_message(self, Peer peer, object message) except -1:
         cdef list rest
         if type(message) is bytes:
             if is_asking(message):
@@ -288,20 +288,20 @@ cdef class PublisherSendQueue(Distributor):
                 )
         elif self._only_first:
             if is_asking((<list>message)[0]):
-                self.heard(peer, (<list>message)[0])
+                self.on_message(peer, (<list>message)[0])
                 message = (<list>message)[1:]
         elif is_asking((<list>message)[0]):
             # As in libzmq: once the first part is a subscription, each part may be one.
             rest = []
             for part in <list>message:
                 if is_asking(part):
-                    self.heard(peer, part)
+                    self.on_message(peer, part)
                 else:
                     rest.append(part)
             message = rest
             if not rest:
                 return 0
-        # Each peer has room of its own: one that goes on sending uses no other peer's.
+        # Each peer has its own room: a peer that continues to send uses no room of the others.
         if self.mailbox is not None and peer.slot >= 0:
             if type(message) is list:
                 message = tuple(<list>message) if len(<list>message) > 1 else (<list>message)[0]

@@ -1,1 +1,1 @@
-"""Octets: frames, receive and send buffers, and the ciphers that seal frames."""
+"""The wire format: frames, receive and send buffers, and the ciphers that seal frames."""

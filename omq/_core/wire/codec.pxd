@@ -17,30 +17,30 @@ from omq._core.wire.framing cimport (
 cdef enum:
     FLAG_OWN = 8               # with FLAG_COMMAND, from `decode` and `finish`: a message between codecs; see `answer`
     FLAGS_UNKNOWN = -1         # WireFrame.flags before the frame is decoded
-    MAX_GLANCE_BYTES = 32      # octets of payload up to which a frame is decoded ahead by `glance`
+    MAX_GLANCE_BYTES = 32      # bytes of payload up to which a frame is decoded ahead by `glance`
     NO_GIL_BYTES = 65536       # a larger payload is decoded without the GIL
-    MAX_OVERHEAD_BYTES = 1024  # octets that Codec.overhead may be
+    MAX_OVERHEAD_BYTES = 1024  # bytes that Codec.overhead may be
 
 cdef struct WireFrame:       # a frame as it came, at some address p
-    Py_ssize_t length        # octets of its header, which have arrived
-    uint64_t size            # octets after its header
-    uint64_t payload         # octets of payload among them: at most, before `decode`
+    Py_ssize_t length        # bytes of its header, which have arrived
+    uint64_t size            # bytes after its header
+    uint64_t payload         # bytes of payload among them: at most, before `decode`
     int flags                # FLAG_MORE, FLAG_COMMAND, or FLAGS_UNKNOWN
-    bint as_is               # if it is large: all octets after the header are the payload; `finish` does nothing
+    bint as_is               # if it is large: all bytes after the header are the payload; `finish` does nothing
     # Set by `decode`.
-    Py_ssize_t whole         # octets of plain frames that replace it at p
-    Py_ssize_t spare         # octets of commands at their beginning, which readers skip
-    Py_ssize_t grown         # octets by which the arrived bytes have grown
+    Py_ssize_t whole         # bytes of plain frames that replace it at p
+    Py_ssize_t spare         # bytes of commands at their beginning, which readers skip
+    Py_ssize_t grown         # bytes by which the arrived bytes have grown
 
 
 cdef class Codec:
     # Fixed when it is made.
-    cdef readonly Py_ssize_t overhead  # octets around a payload that `encode` may write to
-    cdef readonly Py_ssize_t growth    # octets by which a slab's bytes may grow in `decode`: half a block at most
-    cdef readonly bint borrows         # a large payload leaves unchanged, after the octets that `head` writes
-    cdef readonly Py_ssize_t sight     # octets after a frame's header that `flags_of` needs: 67 at most
-    cdef readonly Py_ssize_t lead      # octets left free in front of those of each read; 0 if it is `watchable`
-    cdef readonly Py_ssize_t portion   # octets of one read at most; 0: as many as there is room for
+    cdef readonly Py_ssize_t overhead  # bytes around a payload that `encode` may write to
+    cdef readonly Py_ssize_t growth    # bytes by which a slab's bytes may grow in `decode`: half a block at most
+    cdef readonly bint borrows         # a large payload leaves unchanged, after the bytes that `head` writes
+    cdef readonly Py_ssize_t sight     # bytes after a frame's header that `flags_of` needs: 67 at most
+    cdef readonly Py_ssize_t lead      # bytes left free in front of those of each read; 0 if it is `watchable`
+    cdef readonly Py_ssize_t portion   # bytes of one read at most; 0: as many as there is room for
     cdef readonly bint watchable       # `measure`, `glance` and `encode` serve a thread that never takes the GIL
     # Out.
     cdef Py_ssize_t encode(self, unsigned char *into, int flags, const char *payload, Py_ssize_t size) noexcept nogil
@@ -73,7 +73,7 @@ cdef inline int measure_plain(const unsigned char *p, Py_ssize_t available, Wire
 
 
 cdef inline void fill_gap(unsigned char *p, Py_ssize_t size) noexcept nogil:
-    """Fills *size* octets, none or at least 2, with commands that readers skip."""
+    """Fills *size* bytes, none or at least 2, with commands that readers skip."""
     cdef Py_ssize_t step
     while size > 0:
         step = min(size, <Py_ssize_t>(SHORT_HEADER_BYTES + MAX_SHORT_BYTES))
@@ -92,7 +92,7 @@ cdef inline void leave_plain(unsigned char *p, Py_ssize_t available, const unsig
     cdef Py_ssize_t spare = taken - length - size
     frame.grown = 0
     if spare < 0 or spare == 1:
-        # The octets after it move up: there is room for that, see Codec.growth.
+        # The bytes after it move up: there is room for that, see Codec.growth.
         frame.grown = 1 if spare == 1 else -spare
         memmove(p + taken + frame.grown, p + taken, available - taken)
         spare += frame.grown

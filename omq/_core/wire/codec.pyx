@@ -23,11 +23,11 @@ cdef class Codec:
     below 0 from `measure`, `decode` or `finish` is for `explain`, and ends the connection.
 
     Attributes:
-        overhead: Octets around a payload that encoding may write to.
-        growth: Octets by which a slab's frames may grow when they are decoded, all together.
+        overhead: Bytes around a payload that encoding may write to.
+        growth: Bytes by which a slab's frames may grow when they are decoded, all together.
         borrows: A large payload leaves unchanged.
-        lead: Octets left free in front of those of each read, where decoding writes a frame's header.
-        portion: Octets of one read at most; 0 for as many as there is room for.
+        lead: Bytes left free in front of those of each read, where decoding writes a frame's header.
+        portion: Bytes of one read at most; 0 for as many as there is room for.
         watchable: A thread that never takes the GIL may parse arrived frames, and answer.
     """
 
@@ -41,17 +41,17 @@ cdef class Codec:
     # ------------------------------------------------------------------ out
 
     cdef Py_ssize_t encode(self, unsigned char *into, int flags, const char *payload, Py_ssize_t size) noexcept nogil:
-        """Writes a whole frame. All `size + overhead` octets of *into* may be written. NULL is allowed for no payload.
+        """Writes a whole frame. All `size + overhead` bytes of *into* may be written. NULL is allowed for no payload.
 
         Returns:
-            Octets of the frame, which begins at *into*. 0: no frame is sent; -1: nothing can be sent any more.
+            Bytes of the frame, which begins at *into*. 0: no frame is sent; -1: nothing can be sent any more.
         """
         cdef int length = write_header(into, flags, size)
         memcpy(into + length, payload, size)
         return length + size
 
     cdef Py_ssize_t head(self, unsigned char *into, int flags, Py_ssize_t size) noexcept nogil:
-        """Writes the octets in front of an unchanged payload, if it `borrows`; returns like `encode`."""
+        """Writes the bytes in front of an unchanged payload, if it `borrows`; returns like `encode`."""
         return write_header(into, flags, size)
 
     cdef object exhausted(self):
@@ -86,7 +86,7 @@ cdef class Codec:
         """Measures the frame that begins at *p*; changes nothing.
 
         Args:
-            available: Octets that have arrived, possibly 0.
+            available: Bytes that have arrived, possibly 0.
             frame: Is filled, except for the fields that `decode` sets.
 
         Returns:
@@ -97,11 +97,11 @@ cdef class Codec:
     cdef int decode(self, unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil:
         """Replaces a whole frame by a plain one, in place.
 
-        Afterwards *p* has `frame.whole` octets of plain frames: `frame.spare` octets of commands, which readers
-        skip, and the frame at the end. A command is all spare. Its payload is the last `frame.payload` octets.
+        Afterwards *p* has `frame.whole` bytes of plain frames: `frame.spare` bytes of commands, which readers
+        skip, and the frame at the end. A command is all spare. Its payload is the last `frame.payload` bytes.
 
         Args:
-            available: Octets that have arrived. After them there is room for `growth` more.
+            available: Bytes that have arrived. After them there is room for `growth` more.
             frame: The result of `measure`.
 
         Returns:
@@ -113,13 +113,13 @@ cdef class Codec:
         return frame.flags
 
     cdef void begin_large(self, const unsigned char *p, Py_ssize_t length) noexcept nogil:
-        """Saves the parts of a large frame's header that `finish` needs; it is at *p* and has *length* octets."""
+        """Saves the parts of a large frame's header that `finish` needs; it is at *p* and has *length* bytes."""
 
     cdef bytes finish(self, bytes body, int *found):
         """Returns the payload of the large frame that was begun last, and is not `as_is`.
 
         Args:
-            body: The octets after its header. The caller has the only reference: it may be changed, and returned.
+            body: The bytes after its header. The caller has the only reference: it may be changed, and returned.
             found: Set to the frame's flags, or an error.
         """
         found[0] = 0
@@ -129,7 +129,7 @@ cdef class Codec:
         """Decodes like `decode` if it is `watchable`, ahead of time: changes neither the frame nor the codec.
 
         Args:
-            frame: The result of `measure`; its payload has MAX_GLANCE_BYTES octets at most.
+            frame: The result of `measure`; its payload has MAX_GLANCE_BYTES bytes at most.
             into: Gets the payload.
 
         Returns:
@@ -139,7 +139,7 @@ cdef class Codec:
         return frame.flags
 
     cdef int flags_of(self, const unsigned char *p, const WireFrame *frame) noexcept nogil:
-        """Returns the flags of a frame at *p*, of which `sight` octets after the header have come, or FLAGS_UNKNOWN.
+        """Returns the flags of a frame at *p*, of which `sight` bytes after the header have come, or FLAGS_UNKNOWN.
 
         They are not authenticated: an attacker who changes the frame on its way changes them.
         """
@@ -149,7 +149,7 @@ cdef class Codec:
         """Returns the answer to a frame with FLAG_OWN, or None.
 
         Returns:
-            Plain frames, which will come through `encode`: a command whose first octet is 0 is not a command of ZMTP.
+            Plain frames, which will come through `encode`: a command whose first byte is 0 is not a command of ZMTP.
         """
         return None
 

@@ -6,23 +6,23 @@ from libc.stdint cimport uint64_t
 from omq._core.wire.codec cimport Codec, WireFrame
 
 cdef enum:
-    KEY_BYTES = 32    # octets of a key, public or secret
-    NONCE_BYTES = 24  # octets of a nonce
-    MAC_BYTES = 16    # octets by which a box is longer than its content
+    KEY_BYTES = 32    # bytes of a key, public or secret
+    NONCE_BYTES = 24  # bytes of a nonce
+    MAC_BYTES = 16    # bytes by which a box is longer than its content
 
 cdef enum:
     # A sealed frame's body (RFC 26, The MESSAGE Command): name, short nonce, and a box of flags and payload.
-    SEALED_BOX = 16     # offset of the box: after the counted name and the short nonce, 8 octets each
+    SEALED_BOX = 16     # offset of the box: after the counted name and the short nonce, 8 bytes each
     SEALED_FLAGS = 32   # offset of the flags, where the box is opened in place
-    SEALED_EXTRA = 33   # octets by which a sealed body is longer than its payload
+    SEALED_EXTRA = 33   # bytes by which a sealed body is longer than its payload
     SEALED_MORE = 1     # flag: more parts of this message follow
     SEALED_COMMAND = 2  # flag: a command (libzmq; the RFC has none)
-    SEALED_ROOM = 512   # octets from a body's start that sealing may write to, however short the body is
+    SEALED_ROOM = 512   # bytes from a body's start that sealing may write to, however short the body is
 
 cdef enum:
     # Reasons to reject a body.
     OPEN_NO_MESSAGE = -1  # not a MESSAGE command
-    OPEN_REPLAYED = -2    # its nonce is not above the last one's
+    OPEN_REPLAYED = -2    # its nonce is not above the last nonce
     OPEN_FORGED = -3      # the box does not open
     OPEN_BAD_FLAGS = -4   # reserved flags are set
     OPEN_NO_FRAME = -5    # not a frame of ZMTP
@@ -66,18 +66,18 @@ cdef class Sodium:
 @cython.final
 cdef class Secret:
     cdef Sodium _sodium
-    cdef unsigned char _octets[KEY_BYTES]  # wiped when the object goes
+    cdef unsigned char _content[KEY_BYTES]  # wiped when the object goes
 
 
 @cython.final
 cdef class CurveCipher(Codec):
     cdef Sodium _sodium
     cdef unsigned char _key[KEY_BYTES]      # wiped when the object goes
-    cdef unsigned char _out_key[KEY_BYTES]  # made of the key and the prefix of our nonces (XSalsa20); wiped likewise
+    cdef unsigned char _out_key[KEY_BYTES]  # made of the key and this side's prefix (XSalsa20); wiped likewise
     cdef unsigned char _in_key[KEY_BYTES]   # likewise, for the peer's nonces
-    cdef unsigned char _out[NONCE_BYTES]    # 16 octets of prefix, 8 of counter
+    cdef unsigned char _out[NONCE_BYTES]    # 16 bytes of prefix, 8 of counter
     cdef unsigned char _in[NONCE_BYTES]     # likewise
-    cdef readonly uint64_t sent       # the last short nonce that we used
+    cdef readonly uint64_t sent       # the last short nonce that this side used
     cdef readonly uint64_t received   # the last short nonce that the peer used
     cdef int seal_frame(self, unsigned char *body, int flags, const char *payload, Py_ssize_t size) noexcept nogil
     cdef void _encrypt(self, unsigned char *body, const char *payload, Py_ssize_t size) noexcept nogil

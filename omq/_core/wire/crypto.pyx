@@ -30,14 +30,14 @@ from omq.errors import LocalProtocolError, RemoteProtocolError, UsageError
 cdef extern from *:
     """
     /* Through a pointer: for a copy that gcc knows to be small it makes `rep movsq`, which takes 30 ns to begin. */
-    static void *(*volatile copy_octets)(void *, const void *, size_t) = memcpy;
+    static void *(*volatile copy_bytes)(void *, const void *, size_t) = memcpy;
     """
-    void *copy_octets(void *into, const void *octets, size_t size) noexcept nogil
+    void *copy_bytes(void *into, const void *data, size_t size) noexcept nogil
 
 cdef enum:
     COUNTER_OFFSET = 16      # offset of the counter in a nonce
-    CIPHER_BLOCK_BYTES = 64  # octets that the cipher makes at a time
-    SMALL_BODY_BYTES = 4096  # octets of a body up to which its box is made in steps
+    CIPHER_BLOCK_BYTES = 64  # bytes that the cipher makes at a time
+    SMALL_BODY_BYTES = 4096  # bytes of a body up to which its box is made in steps
     KEY_CHARACTERS = 40      # characters of a key in Z85
 
 
@@ -134,7 +134,7 @@ cdef Sodium sodium():
 
 
 cdef inline Py_ssize_t padded(Py_ssize_t size) noexcept nogil:
-    """Returns how many octets to encrypt at once: libsodium is quick with 256, and slow block by block."""
+    """Returns how many bytes to encrypt at once: libsodium is quick with 256, and slow block by block."""
     if size <= CIPHER_BLOCK_BYTES or size > SEALED_ROOM:
         return size
     return SEALED_ROOM // 2 if size <= SEALED_ROOM // 2 else SEALED_ROOM
@@ -165,14 +165,14 @@ cdef int decode_key(const char *text, unsigned char *key) noexcept nogil:
 @cython.no_gc  # the collector would clear the fields that the wiping needs
 @cython.auto_pickle(False)
 cdef class Secret:
-    """32 secret octets: a secret key, or one that two keys make together."""
+    """32 secret bytes: a secret key, or the shared secret of two keys."""
 
     def __cinit__(self, key: bytes | str | None = None) -> None:
         cdef const char *text
         cdef Py_ssize_t size
         self._sodium = sodium()
         if key is None:
-            self._sodium.random(self._octets, KEY_BYTES)
+            self._sodium.random(self._content, KEY_BYTES)
             return
         if isinstance(key, str):
             text = PyUnicode_AsUTF8AndSize(key, &size)
@@ -180,24 +180,24 @@ cdef class Secret:
             text = PyBytes_AS_STRING(key)
             size = PyBytes_GET_SIZE(key)
         else:
-            raise UsageError(f"a secret key is bytes or str, not {type(key).__name__}")
+            raise UsageError(f"secret_key: must be bytes or str, not {type(key).__name__}")
         if size == KEY_BYTES and isinstance(key, bytes):
-            memcpy(self._octets, text, KEY_BYTES)
-        elif size != KEY_CHARACTERS or decode_key(text, self._octets) < 0:
+            memcpy(self._content, text, KEY_BYTES)
+        elif size != KEY_CHARACTERS or decode_key(text, self._content) < 0:
             # The text is a secret, or was meant to be one: the message does not repeat it.
-            raise UsageError(f"a secret key has 32 bytes, or 40 characters of Z85; this {type(key).__name__} is neither")
+            raise UsageError(f"secret_key: must be 32 bytes, or 40 characters of Z85; this {type(key).__name__} is neither")
 
     def __dealloc__(self):
         if self._sodium is not None:
-            self._sodium.wipe(self._octets, KEY_BYTES)
+            self._sodium.wipe(self._content, KEY_BYTES)
 
     def __reduce__(self):
         raise TypeError("a secret is not pickled or copied")
 
     def public(self) -> bytes:
-        """Returns the public key of this secret key, 32 octets."""
+        """Returns the public key of this secret key, 32 bytes."""
         cdef bytes key = PyBytes_FromStringAndSize(NULL, KEY_BYTES)
-        self._sodium.public(<unsigned char *>PyBytes_AS_STRING(key), self._octets)
+        self._sodium.public(<unsigned char *>PyBytes_AS_STRING(key), self._content)
         return key
 
     def shared(self, bytes public not None) -> Secret | None:
@@ -206,13 +206,13 @@ cdef class Secret:
         if PyBytes_GET_SIZE(public) != KEY_BYTES:
             raise ValueError(PyBytes_GET_SIZE(public))
         # libsodium returns an error when the product is all zero: the other side chose a point that makes it public.
-        if self._sodium.shared(both._octets, <const unsigned char *>PyBytes_AS_STRING(public), self._octets) != 0:
+        if self._sodium.shared(both._content, <const unsigned char *>PyBytes_AS_STRING(public), self._content) != 0:
             return None
         return both
 
     def reveal(self) -> bytes:
-        """Returns the octets themselves, for the file that stores them."""
-        return PyBytes_FromStringAndSize(<char *>self._octets, KEY_BYTES)
+        """Returns the bytes of the secret, for the file that stores them."""
+        return PyBytes_FromStringAndSize(<char *>self._content, KEY_BYTES)
 
     def seal(self, bytes nonce not None, bytes data not None, Secret tail: Secret | None = None) -> bytes:
         """Makes a box: *data*, followed by a secret, encrypted and authenticated with this key."""
@@ -224,8 +224,8 @@ cdef class Secret:
             raise ValueError(PyBytes_GET_SIZE(nonce))
         memcpy(p + MAC_BYTES, PyBytes_AS_STRING(data), size)
         if tail is not None:
-            memcpy(p + MAC_BYTES + size, tail._octets, KEY_BYTES)
-        self._sodium.seal(p, p + MAC_BYTES, whole, <const unsigned char *>PyBytes_AS_STRING(nonce), self._octets)
+            memcpy(p + MAC_BYTES + size, tail._content, KEY_BYTES)
+        self._sodium.seal(p, p + MAC_BYTES, whole, <const unsigned char *>PyBytes_AS_STRING(nonce), self._content)
         return box
 
     def open(self, bytes nonce not None, bytes box not None) -> bytes | None:
@@ -238,22 +238,22 @@ cdef class Secret:
             return None
         data = PyBytes_FromStringAndSize(NULL, size)
         if self._sodium.open(<unsigned char *>PyBytes_AS_STRING(data), <const unsigned char *>PyBytes_AS_STRING(box),
-                             size + MAC_BYTES, <const unsigned char *>PyBytes_AS_STRING(nonce), self._octets) != 0:
+                             size + MAC_BYTES, <const unsigned char *>PyBytes_AS_STRING(nonce), self._content) != 0:
             return None
         return data
 
     def open_pair(self, bytes nonce not None, bytes box not None) -> tuple[bytes, Secret] | None:
-        """Opens a box of 32 octets and a secret; None if it does not open."""
+        """Opens a box of 32 bytes and a secret; None if it does not open."""
         cdef unsigned char both[2 * KEY_BYTES]
         cdef Secret tail
         if PyBytes_GET_SIZE(nonce) != NONCE_BYTES or PyBytes_GET_SIZE(box) != MAC_BYTES + 2 * KEY_BYTES:
             return None
         if self._sodium.open(both, <const unsigned char *>PyBytes_AS_STRING(box), MAC_BYTES + 2 * KEY_BYTES,
-                             <const unsigned char *>PyBytes_AS_STRING(nonce), self._octets) != 0:
+                             <const unsigned char *>PyBytes_AS_STRING(nonce), self._content) != 0:
             return None
         head = PyBytes_FromStringAndSize(<char *>both, KEY_BYTES)
         tail = Secret()
-        memcpy(tail._octets, both + KEY_BYTES, KEY_BYTES)
+        memcpy(tail._content, both + KEY_BYTES, KEY_BYTES)
         self._sodium.wipe(both, 2 * KEY_BYTES)
         return head, tail
 
@@ -266,8 +266,8 @@ cdef class CurveCipher(Codec):
 
     Args:
         key: The key that the two transient keys make together.
-        as_server: Our role, which decides the prefixes of the nonces.
-        sent: The last short nonce that we have used.
+        as_server: Whether this side is the server, which decides the prefixes of the nonces.
+        sent: The last short nonce that this side has used.
         received: The last short nonce that the peer has used.
     """
 
@@ -275,7 +275,7 @@ cdef class CurveCipher(Codec):
         cdef const char *ours = b"CurveZMQMESSAGES" if as_server else b"CurveZMQMESSAGEC"
         cdef const char *theirs = b"CurveZMQMESSAGEC" if as_server else b"CurveZMQMESSAGES"
         self._sodium = key._sodium
-        memcpy(self._key, key._octets, KEY_BYTES)
+        memcpy(self._key, key._content, KEY_BYTES)
         memcpy(self._out, ours, COUNTER_OFFSET)
         memcpy(self._in, theirs, COUNTER_OFFSET)
         if self._sodium.core != NULL:
@@ -298,11 +298,11 @@ cdef class CurveCipher(Codec):
         raise TypeError("a cipher is not pickled or copied")
 
     cdef int seal_frame(self, unsigned char *body, int flags, const char *payload, Py_ssize_t size) noexcept nogil:
-        """Writes a sealed frame's body of `SEALED_EXTRA + size` octets; returns -1: no nonce is left.
+        """Writes a sealed frame's body of `SEALED_EXTRA + size` bytes; returns -1: no nonce is left.
 
-        A box is the output of crypto_secretbox_xsalsa20poly1305: the cipher over 32 zero octets and the text. The first
-        32 octets are the key of the authenticator, over the rest. libsodium makes a box in four steps, this method in
-        two, with libsodium's functions; the 32 octets make room for name, nonce and authenticator.
+        A box is the output of crypto_secretbox_xsalsa20poly1305: the cipher over 32 zero bytes and the text. The first
+        32 bytes are the key of the authenticator, over the rest. libsodium makes a box in four steps, this method in
+        two, with libsodium's functions; the 32 bytes make room for name, nonce and authenticator.
         """
         cdef unsigned char mac[MAC_BYTES]
         # RFC 26: no more than 2^64-1 commands in one connection, each with a nonce of its own.
@@ -323,15 +323,15 @@ cdef class CurveCipher(Codec):
         return 0
 
     cdef void _encrypt(self, unsigned char *body, const char *payload, Py_ssize_t size) noexcept nogil:
-        """Runs the cipher over 32 zero octets, the flags after them, and the payload."""
+        """Runs the cipher over 32 zero bytes, the flags after them, and the payload."""
         cdef Py_ssize_t first = size
         if size > SMALL_BODY_BYTES:
-            # Octets that do not fit into the cipher's first block are encrypted on their way, without a copy.
+            # Bytes that do not fit into the cipher's first block are encrypted on their way, without a copy.
             first = CIPHER_BLOCK_BYTES - SEALED_EXTRA
             self._sodium.stream_from(body + CIPHER_BLOCK_BYTES, <const unsigned char *>payload + first, size - first,
                                      self._out + COUNTER_OFFSET, 1, self._out_key)
         memset(body, 0, SEALED_FLAGS)
-        copy_octets(body + SEALED_EXTRA, payload, first)
+        copy_bytes(body + SEALED_EXTRA, payload, first)
         self._sodium.stream(body, body, CIPHER_BLOCK_BYTES if size > SMALL_BODY_BYTES else padded(SEALED_EXTRA + size),
                             self._out + COUNTER_OFFSET, self._out_key)
 
@@ -346,25 +346,25 @@ cdef class CurveCipher(Codec):
             return self._sodium.open(into, body + SEALED_BOX, size - SEALED_BOX, self._in, self._key)
         memcpy(mac, body + SEALED_BOX, MAC_BYTES)
         if padded(size) <= room:
-            # The octets in front of the sealed ones have been read: 32 zero octets take their place.
+            # The bytes in front of the sealed ones have been read: 32 zero bytes take their place.
             memset(body, 0, SEALED_FLAGS)
             self._sodium.stream(text, body, padded(size), self._in + COUNTER_OFFSET, self._in_key)
         else:
             memset(text, 0, SEALED_FLAGS)
-            copy_octets(text + SEALED_FLAGS, body + SEALED_FLAGS, sealed)
+            copy_bytes(text + SEALED_FLAGS, body + SEALED_FLAGS, sealed)
             self._sodium.stream(text, text, padded(size), self._in + COUNTER_OFFSET, self._in_key)
         # The text must not be used before this proves it genuine.
         wrong = self._sodium.verify(mac, body + SEALED_FLAGS, sealed, text)
         if wrong == 0:
-            copy_octets(into, text + SEALED_FLAGS, sealed)
+            copy_bytes(into, text + SEALED_FLAGS, sealed)
         self._sodium.wipe(text, SEALED_FLAGS)
         return wrong
 
     cdef int open_frame(self, unsigned char *body, Py_ssize_t size, Py_ssize_t room,
                         unsigned char *into) noexcept nogil:
-        """Opens a body of *size* octets, at least SEALED_EXTRA: flags, payload go to *into*. Returns flags or OPEN_*.
+        """Opens a body of *size* bytes, at least SEALED_EXTRA: flags, payload go to *into*. Returns flags or OPEN_*.
 
-        *room* octets from its start on may be read, and the first 32 written to; 0: the body stays as it is.
+        *room* bytes from its start on may be read, and the first 32 written to; 0: the body stays as it is.
         """
         cdef uint64_t counter
         if memcmp(body, b"\x07MESSAGE", 8) != 0:
@@ -397,7 +397,7 @@ cdef class CurveCipher(Codec):
         return LocalProtocolError("the nonces of this connection are used up (RFC 26, The MESSAGE Command)")
 
     cdef bytes reopen(self, const unsigned char *p, const WireFrame *frame, int *flags):
-        # The key is the same both ways: our own boxes open with our own nonces.
+        # The key is the same both ways: the boxes of this side open with its own nonces.
         cdef const unsigned char *body = p + frame.length
         cdef unsigned char nonce[NONCE_BYTES]
         cdef bytes text = PyBytes_FromStringAndSize(NULL, 1 + <Py_ssize_t>frame.payload)
@@ -425,7 +425,7 @@ cdef class CurveCipher(Codec):
         return 1
 
     cdef int decode(self, unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil:
-        """Decodes like `Codec.decode`. A sealed frame is longer: octets in front of the plain one become a command."""
+        """Decodes like `Codec.decode`. A sealed frame is longer: bytes in front of the plain one become a command."""
         cdef unsigned char *body = p + frame.length
         cdef Py_ssize_t size = <Py_ssize_t>frame.payload
         cdef int inside = self.open_frame(body, <Py_ssize_t>frame.size, available - frame.length, body + SEALED_FLAGS)
@@ -449,7 +449,7 @@ cdef class CurveCipher(Codec):
         """Finishes like `Codec.finish`. Other threads may run meanwhile."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
         cdef bytes payload = PyBytes_FromStringAndSize(NULL, size - SEALED_EXTRA)
-        # The flags come out in front of the payload. The octet there is the end of the object's own header: it is not
+        # The flags come out in front of the payload. The byte there is the end of the object's own header: it is not
         # read before the object is returned, and by then it has its value back.
         cdef unsigned char *into = <unsigned char *>PyBytes_AS_STRING(payload) - 1
         cdef unsigned char before = into[0]
@@ -486,7 +486,7 @@ cdef class CurveCipher(Codec):
         cdef unsigned char text[SEALED_FLAGS + 1]
         if self._sodium.core == NULL or frame.size < SEALED_EXTRA:
             return FLAGS_UNKNOWN
-        # The cipher's first 32 octets are the authenticator's key; the flags come next.
+        # The cipher's first 32 bytes are the authenticator's key; the flags come next.
         memset(text, 0, SEALED_FLAGS)
         text[SEALED_FLAGS] = body[SEALED_FLAGS]
         self._sodium.stream(text, text, SEALED_FLAGS + 1, body + 8, self._in_key)
@@ -524,8 +524,8 @@ cdef class CurveCipher(Codec):
         return flags if flags < 0 else (flags, data[1:])
 
 
-def random_octets(int count) -> bytes:
-    """Returns unpredictable octets."""
-    cdef bytes octets = PyBytes_FromStringAndSize(NULL, count)
-    sodium().random(<unsigned char *>PyBytes_AS_STRING(octets), count)
-    return octets
+def random_bytes(int count) -> bytes:
+    """Returns unpredictable bytes."""
+    cdef bytes data = PyBytes_FromStringAndSize(NULL, count)
+    sodium().random(<unsigned char *>PyBytes_AS_STRING(data), count)
+    return data

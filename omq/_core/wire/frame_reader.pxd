@@ -31,7 +31,7 @@ cdef enum Scan:
     SCAN_LARGE_DONE  # a large frame is whole: call finish_large, with the GIL
     SCAN_BAD_HEADER
     SCAN_TOO_LARGE
-    SCAN_ENDLESS     # the ceiling is reached and the message goes on
+    SCAN_ENDLESS     # the ceiling is reached and the message continues
     SCAN_TOO_MANY_PARTS
     SCAN_COMMAND_TOO_LARGE
     SCAN_OWN         # a message for our codec: Codec.answer, with the GIL

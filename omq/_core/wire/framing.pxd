@@ -5,7 +5,7 @@ from libc.string cimport memcpy
 
 cdef enum:
     FLAG_MORE = 1            # more frames of this message follow
-    FLAG_LONG = 2            # the size has eight octets instead of one
+    FLAG_LONG = 2            # the size has eight bytes instead of one
     FLAG_COMMAND = 4         # a command, not a part of a message
     SHORT_HEADER_BYTES = 2   # bytes
     LONG_HEADER_BYTES = 9    # bytes
@@ -64,7 +64,7 @@ cdef inline int write_header(unsigned char *p, int flags, Py_ssize_t size) noexc
 
 
 cdef inline void write_long_header(unsigned char *p, int flags, Py_ssize_t size) noexcept nogil:
-    """Writes the header with a size of eight octets, for a body of any size."""
+    """Writes the header with a size of eight bytes, for a body of any size."""
     p[0] = <unsigned char>(flags | FLAG_LONG)
     p[1] = <unsigned char>(<uint64_t>size >> 56)
     p[2] = <unsigned char>(<uint64_t>size >> 48)
@@ -86,7 +86,7 @@ cdef enum Asking:
 
 
 cdef inline const char *asking_name(Asking form, bint subscribe) noexcept nogil:
-    """Returns the octets before the prefix, including the length of a command's name."""
+    """Returns the bytes before the prefix, including the length of a command's name."""
     if form == AS_SUBSCRIBE:
         return b"\x09SUBSCRIBE" if subscribe else b"\6CANCEL"
     if form == AS_JOIN:
@@ -95,7 +95,7 @@ cdef inline const char *asking_name(Asking form, bint subscribe) noexcept nogil:
 
 
 cdef inline int asking_length(Asking form, bint subscribe) noexcept nogil:
-    """Returns the number of octets before the prefix."""
+    """Returns the number of bytes before the prefix."""
     return 1 if form == AS_MESSAGE else 1 + asking_name(form, subscribe)[0]
 
 

@@ -43,7 +43,7 @@ cdef class FrameDecoder:
 
     @property
     def unread(self) -> bytes:
-        """Bytes that were fed and are not part of a returned frame."""
+        """Returns the bytes that were passed to `feed` and are not part of a returned frame."""
         return self._buffer
 
     def feed(self, data: bytes) -> None:
@@ -54,7 +54,7 @@ cdef class FrameDecoder:
         """Takes the next whole frame.
 
         Returns:
-            The flags (bit 0: more, bit 2: command) and the body, or `None` if no whole frame is there.
+            The flags (bit 0: more, bit 2: command) and the body, or `None` if no whole frame has arrived.
 
         Raises:
             RemoteProtocolError: The bytes are not a valid frame, or the frame is larger than `max_size`.

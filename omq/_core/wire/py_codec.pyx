@@ -22,9 +22,9 @@ cdef class PyCodec(Codec):
     A number below 0 stands for an error, and so does an exception that a method raises.
 
     Args:
-        overhead: Octets of a frame in addition to its payload, at most.
-        growth: Octets by which a slab's frames may grow when they are decoded, all together.
-        borrows: A large payload leaves unchanged, after the octets of `encode_head`.
+        overhead: Bytes of a frame in addition to its payload, at most.
+        growth: Bytes by which a slab's frames may grow when they are decoded, all together.
+        borrows: A large payload leaves unchanged, after the bytes of `encode_head`.
     """
 
     cdef object _raised              # the exception of a method whose caller cannot raise it, or None
@@ -136,7 +136,7 @@ cdef class PyCodec(Codec):
         raise NotImplementedError
 
     def encode_head(self, int flags, Py_ssize_t size) -> bytes:
-        """Returns the octets in front of a large payload of *size* octets."""
+        """Returns the bytes in front of a large payload of *size* bytes."""
         raise NotImplementedError
 
     def reopen_frame(self, bytes frame) -> tuple[int, bytes] | None:
@@ -147,8 +147,8 @@ cdef class PyCodec(Codec):
         """Measures the frame that begins here.
 
         Returns:
-            Octets of its header, octets after that, octets of payload among them at most, its flags if they are known,
-            and, if it is large, whether these octets are the unchanged payload. `None`: its header is not whole.
+            Bytes of its header, bytes after that, bytes of payload among them at most, its flags if they are known,
+            and, if it is large, whether these bytes are the unchanged payload. `None`: its header is not whole.
         """
         raise NotImplementedError
 
@@ -157,7 +157,7 @@ cdef class PyCodec(Codec):
         raise NotImplementedError
 
     def finish_body(self, bytes body) -> tuple[int, bytes] | int:
-        """Returns the flags and the payload of a large frame, from *body*, the octets after the header."""
+        """Returns the flags and the payload of a large frame, from *body*, the bytes after the header."""
         raise NotImplementedError
 
     def answer_own(self) -> bytes | None:

@@ -333,7 +333,7 @@ cdef class SendBuffer:
         return 0
 
     cdef int _put_head(self, const Part *part, int flags) except -1:
-        """Appends a large payload by reference, after the octets that the codec puts in front of it."""
+        """Appends a large payload by reference, after the bytes that the codec puts in front of it."""
         cdef Segment *segment
         cdef Py_ssize_t length
         self._reserve(self.codec.overhead)
@@ -516,7 +516,7 @@ cdef class SendBuffer:
     cdef int flush(self, int fd, bint lets_append=False) noexcept nogil:
         """Writes the batch, as far as the kernel takes it; returns FLUSH_*.
 
-        FLUSH_ENDED is found only if the batch `looks`. It leaves the batch to its owner, who must `reclaim` it: the
+        FLUSH_ENDED is found only if the batch `looks`. It leaves the batch to its owner, which must `reclaim` it: the
         epoll set reports the peer's end, too.
 
         Args:
@@ -644,7 +644,7 @@ cdef class SendBuffer:
     cdef void give_up(self) noexcept nogil:
         """Gives up after a failed write: there may never be another write, so the reading side must find the end."""
         self.failed = True
-        if self.error != EPIPE and self.fd >= 0:  # with EPIPE the end is there already
+        if self.error != EPIPE and self.fd >= 0:  # with EPIPE the end has arrived already
             shutdown(self.fd, SHUT_RDWR)
 
     cdef bint flush_late(self, long long now, long long delay) noexcept nogil:

@@ -1,4 +1,4 @@
-"""ZMTP's frames in those of a WebSocket: each is one binary message whose first octet has the flags (RFC 45)."""
+"""ZMTP's frames in those of a WebSocket: each is one binary message whose first byte has the flags (RFC 45)."""
 
 # stub: BINARY: int
 # stub: CLOSE: int
@@ -38,8 +38,8 @@ cdef enum:
     MASKED = 0x80
     ZWS_MORE = 1            # flags (RFC 45)
     ZWS_COMMAND = 2
-    MAX_HEADER_BYTES = 15   # octets of header, mask and flags at most
-    GROWTH_BYTES = 1 << 15  # the shortest frame has three octets, and grows by one: a quarter of a block
+    MAX_HEADER_BYTES = 15   # bytes of header, mask and flags at most
+    GROWTH_BYTES = 1 << 15  # the shortest frame has three bytes, and grows by one: a quarter of a block
     PORTION_BYTES = 8192    # of one read, if frames grow: the bytes after a frame move each time
 
 cdef enum:
@@ -73,9 +73,12 @@ cdef bytes answering_status(bytes asked):
     return status.to_bytes(2, "big")
 
 
-cdef inline void apply_mask(unsigned char *into, const unsigned char *octets, Py_ssize_t size, const unsigned char *mask,
+cdef inline void apply_mask(unsigned char *into, const unsigned char *data, Py_ssize_t size, const unsigned char *mask,
                      Py_ssize_t begin) noexcept nogil:
-    """XORs *size* octets with a mask (RFC 6455, 5.3), of which *begin* octets are used up; *into* may be *octets*."""
+    """XORs *size* bytes with a mask of 4 bytes (RFC 6455, 5.3); *into* may be *data*.
+
+    *begin*: offset of the first byte in the payload of its frame.
+    """
     cdef unsigned char wide[8]
     cdef uint64_t word, eight
     cdef Py_ssize_t i
@@ -84,17 +87,17 @@ cdef inline void apply_mask(unsigned char *into, const unsigned char *octets, Py
     memcpy(&word, wide, 8)
     i = 0
     while i + 8 <= size:
-        memcpy(&eight, octets + i, 8)
+        memcpy(&eight, data + i, 8)
         eight ^= word
         memcpy(into + i, &eight, 8)
         i += 8
     while i < size:
-        into[i] = octets[i] ^ wide[i & 7]
+        into[i] = data[i] ^ wide[i & 7]
         i += 1
 
 
 cdef inline int write_web_header(unsigned char *p, int opcode, Py_ssize_t size, int masked) noexcept nogil:
-    """Writes the header up to the mask, which is not written; returns its octets."""
+    """Writes the header up to the mask, which is not written; returns its size in bytes."""
     cdef int i
     p[0] = <unsigned char>(FINAL | opcode)
     if size < 126:
@@ -213,7 +216,7 @@ cdef class WebSocketCodec(Codec):
 
     cdef object exhausted(self):
         if self._no_masks:
-            return LocalProtocolError("the system gave no random octets for a mask (RFC 6455, 5.3)")
+            return LocalProtocolError("the system gave no random bytes for a mask (RFC 6455, 5.3)")
         return None if self._cipher is None else self._cipher.exhausted()
 
     cdef bytes closing_frame(self, bint failed):
@@ -269,7 +272,7 @@ cdef class WebSocketCodec(Codec):
             for i in range(wide):
                 size = (size << 8) | p[2 + i]
             if size < (126 if wide == 2 else 1 << 16):
-                return BAD_SIZE  # RFC 6455, 5.2: the minimal number of octets
+                return BAD_SIZE  # RFC 6455, 5.2: the minimal number of bytes
         if available < length:
             return 0
         frame.length = length
@@ -293,7 +296,7 @@ cdef class WebSocketCodec(Codec):
         return 1
 
     cdef int _unmask(self, const unsigned char *p, const WireFrame *frame, Py_ssize_t size, unsigned char *into) noexcept nogil:
-        """Copies the first *size* octets after a frame's header without their mask.
+        """Copies the first *size* bytes after a frame's header without their mask.
 
         Returns:
             Whether they are still sealed.
@@ -437,7 +440,7 @@ cdef class WebSocketCodec(Codec):
             Opcode, ZMTP flags, payload, and the size of the frame in bytes; `None` while the frame is not whole.
 
         Raises:
-            RemoteProtocolError: It is not a valid frame, or is too large.
+            RemoteProtocolError: The bytes are not a valid frame, or the frame is too large.
         """
         cdef const unsigned char *p = <const unsigned char *>PyBytes_AS_STRING(data)
         cdef WireFrame frame

@@ -59,7 +59,7 @@ class Tcp(Driven):
             except BlockingIOError:
                 silent += 1
                 await asyncio.sleep(0.01)
-        assert self.peer.unheard
+        assert self.peer.has_unread
         self.cut = ONE[sent % len(ONE) :] if sent % len(ONE) else b""
         return sent // len(ONE)
 

@@ -223,8 +223,8 @@ def test_properties_both_ways():
 
 
 def test_a_value_above_the_limit_of_its_size_field_is_not_sent(monkeypatch):
-    assert command._VALUE_LIMIT == 2**31 - 1
-    monkeypatch.setattr(command, "_VALUE_LIMIT", 3)
+    assert command._MAX_VALUE_BYTES == 2**31 - 1
+    monkeypatch.setattr(command, "_MAX_VALUE_BYTES", 3)
     assert command.encode_properties({b"a": b"abc"}) == b"\x01a\x00\x00\x00\x03abc"
     with pytest.raises(LocalProtocolError, match="cannot be a property"):
         command.encode_properties({b"a": b"abcd"})

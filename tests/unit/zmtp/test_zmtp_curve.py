@@ -183,7 +183,7 @@ def test_a_server_without_the_key_that_we_expect() -> None:
     theirs = handshake(client(other.public()))
     ours = handshake(server(), SocketType.ROUTER)
     hello = greet(theirs, ours)
-    with pytest.raises(RemoteProtocolError, match="server_key is not our public key"):
+    with pytest.raises(RemoteProtocolError, match="server_key is not the public key of this server"):
         ours.receive(hello)
     assert ours.failure() == b""
     assert "server_key is most likely not its public key" in theirs.hint

@@ -1,7 +1,7 @@
 import pytest
 
 from omq.errors import LocalProtocolError, RemoteProtocolError
-from omq.zmtp.greeting import GREETING_SIZE, SIGNATURE_SIZE, VERSION, Greeting, GreetingParser
+from omq.zmtp.greeting import GREETING_BYTES, SIGNATURE_BYTES, VERSION, Greeting, GreetingParser
 
 # RFC 37, Worked Example, octet by octet.
 WIRE = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + b"NULL" + bytes(16) + b"\x00" + bytes(31)
@@ -25,7 +25,7 @@ def refusal(data: bytes) -> tuple[int, str]:
 
 def test_encode_gives_the_worked_example_of_the_rfc():
     assert GREETING.encode() == WIRE
-    assert (len(WIRE), SIGNATURE_SIZE, GREETING_SIZE, VERSION) == (64, 10, 64, (3, 1))
+    assert (len(WIRE), SIGNATURE_BYTES, GREETING_BYTES, VERSION) == (64, 10, 64, (3, 1))
 
 
 def test_encode_places_every_field():
@@ -61,18 +61,18 @@ def test_every_split_gives_the_same_greeting_and_the_same_rest():
     for cut in range(len(data) + 1):
         parser = GreetingParser()
         first = parser.feed(data[:cut])
-        assert first == (GREETING if cut >= GREETING_SIZE else None)
+        assert first == (GREETING if cut >= GREETING_BYTES else None)
         if first is None:
             assert parser.unread == b""
             assert parser.feed(data[cut:]) == GREETING
             assert parser.unread == b"rest"
         else:
-            assert parser.unread == data[GREETING_SIZE:cut]
+            assert parser.unread == data[GREETING_BYTES:cut]
 
 
 def test_byte_by_byte_it_is_complete_with_the_last_octet_and_not_before():
     parser = GreetingParser()
-    given = [parser.feed(WIRE[at : at + 1]) for at in range(GREETING_SIZE)]
+    given = [parser.feed(WIRE[at : at + 1]) for at in range(GREETING_BYTES)]
     assert given == [None] * 63 + [GREETING]
     assert parser.unread == b""
 
@@ -194,4 +194,4 @@ def test_a_refused_peer_stays_refused_and_costs_no_memory():
         with pytest.raises(RemoteProtocolError, match=r"ZMTP 1\.0 peer"):
             parser.feed(b"G" * 100_000)
     assert parser.unread == b""
-    assert len(parser._octets) == GREETING_SIZE
+    assert len(parser._received) == GREETING_BYTES

@@ -10,7 +10,7 @@ from omq.errors import (
 )
 from omq.types import COMPATIBLE, SocketType
 from omq.zmtp.command import (
-    PROPERTIES_LIMIT,
+    MAX_PROPERTIES_BYTES,
     encode_command,
     error,
     ready,
@@ -18,7 +18,7 @@ from omq.zmtp.command import (
 )
 from omq.zmtp.greeting import Greeting
 from omq.zmtp.handshake import (
-    HANDSHAKE_FRAME_LIMIT,
+    MAX_HANDSHAKE_FRAME_BYTES,
     TRANSITIONS,
     Handshake,
     HandshakeEvent,
@@ -295,7 +295,7 @@ def test_another_mechanism_names_both(theirs):
         (encode_command(b"PING", b"\0\0"), "'PING' where NULL"),
         (b"\x04\x07\x05READY\x00", "metadata"),
         (b"\x06" + (1 << 40).to_bytes(8, "big"), "announces 1099511627776 bytes"),
-        (b"\x06" + (HANDSHAKE_FRAME_LIMIT + 1).to_bytes(8, "big"), "more than the 66560 allowed"),
+        (b"\x06" + (MAX_HANDSHAKE_FRAME_BYTES + 1).to_bytes(8, "big"), "more than the 66560 allowed"),
         (b"\x06" + b"\x80" + bytes(7), "not a ZMTP frame"),
     ],
     ids=[
@@ -331,7 +331,7 @@ def test_what_is_no_handshake(frame, says):
 
 def test_a_frame_of_the_largest_size_is_waited_for():
     handshake = greeted()
-    handshake.receive(b"\x06" + HANDSHAKE_FRAME_LIMIT.to_bytes(8, "big"))
+    handshake.receive(b"\x06" + MAX_HANDSHAKE_FRAME_BYTES.to_bytes(8, "big"))
     assert handshake.state is S.SECURITY
 
 
@@ -404,11 +404,11 @@ def test_the_identity_of_a_type_that_has_none_is_ignored():
 @pytest.mark.parametrize(
     ("properties", "says"),
     [
-        ({b"Identity": b"i" * 256}, "our identity .* has 256 bytes"),
+        ({b"Identity": b"i" * 256}, "the identity .* has 256 bytes"),
         ({b"Socket-Type": b"PUB"}, "cannot be set as a property"),
         ({b"SOCKET-TYPE": b"DEALER"}, "cannot be set as a property"),
         ({b"a b": b""}, "cannot be a property"),
-        ({b"X-a": b"x" * (PROPERTIES_LIMIT - 29)}, "our metadata have"),
+        ({b"X-a": b"x" * (MAX_PROPERTIES_BYTES - 29)}, "the metadata have"),
     ],
     ids=["long identity", "type", "type in capitals", "bad name", "too large"],
 )
@@ -420,12 +420,12 @@ def test_our_own_metadata_are_checked_before_anything_is_sent(properties, says):
 def test_our_own_metadata_may_have_what_a_peer_like_us_takes():
     # 22 bytes of Socket-Type and 8 of X-a's name and sizes.
     ours = Handshake(
-        socket_type=SocketType.DEALER, mechanism=Null(), properties={b"X-a": b"x" * (PROPERTIES_LIMIT - 30)}
+        socket_type=SocketType.DEALER, mechanism=Null(), properties={b"X-a": b"x" * (MAX_PROPERTIES_BYTES - 30)}
     )
     ours.start()
     handshake = dealer()
     handshake.receive(GREETING + ours.receive(GREETING))
-    assert len(handshake.peer.properties[b"x-a"]) == PROPERTIES_LIMIT - 30
+    assert len(handshake.peer.properties[b"x-a"]) == MAX_PROPERTIES_BYTES - 30
 
 
 def test_an_incompatible_peer_in_one_burst_never_gets_our_ready():
@@ -499,8 +499,8 @@ def test_what_arrived_before_the_answer_is_judged_after_it():
 
 def test_a_peer_that_floods_before_it_is_let_in():
     handshake = greeted(ask=True)
-    handshake.receive(b"x" * HANDSHAKE_FRAME_LIMIT)
+    handshake.receive(b"x" * MAX_HANDSHAKE_FRAME_BYTES)
     with pytest.raises(RemoteProtocolError, match="before it is admitted"):
         handshake.receive(b"x")
     assert handshake.state is S.FAILED
-    assert len(handshake.unread) == HANDSHAKE_FRAME_LIMIT
+    assert len(handshake.unread) == MAX_HANDSHAKE_FRAME_BYTES

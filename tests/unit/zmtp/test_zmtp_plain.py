@@ -156,7 +156,7 @@ def test_metadata_are_bounded() -> None:
 
 
 def test_credentials_that_have_no_encoding() -> None:
-    with pytest.raises(LocalProtocolError, match="255 bytes at most"):
+    with pytest.raises(LocalProtocolError, match="more than 255 bytes"):
         PlainClient(b"u" * 256, b"")
 
 
