@@ -311,7 +311,7 @@ def _at_exit() -> None:
     """Closes the open sockets with their linger, and reports what the exit waits for."""
     _silence_daemon_threads()
     contexts = [context for context in Context._all if not context.fork_guard.stale]
-    # First: daemon threads go on making sockets, and the exit would wait for one whose peers were not looked up.
+    # First: daemon threads continue to make sockets, and the exit would wait for one whose peers were not looked up.
     async_sockets = [list(context._async_sockets) for context in contexts]
     local_peers = LocalPeers()
     local_peers.abandon_undeliverable(engine for context in contexts for engine in context._engines)

@@ -14,8 +14,8 @@ class EventKind(StrEnum):
     LISTENING = "listening"  #: The socket is bound to `endpoint`.
     BIND_FAILED = "bind_failed"  #: The system refused to bind `endpoint`.
     ACCEPTED = "accepted"  #: A peer has connected to `endpoint`; its handshake begins.
-    ACCEPT_FAILED = "accept_failed"  #: A connection could not be accepted; the listener goes on.
-    CLOSED = "closed"  #: The listener of `endpoint` is gone; connections that it accepted may go on.
+    ACCEPT_FAILED = "accept_failed"  #: A connection could not be accepted; the listener continues.
+    CLOSED = "closed"  #: The listener of `endpoint` is gone; connections that it accepted may continue.
     CONNECT_DELAYED = "connect_delayed"  #: An attempt to connect to `endpoint` has begun in the background.
     CONNECT_FAILED = "connect_failed"  #: That attempt has failed.
     CONNECT_RETRIED = "connect_retried"  #: The next attempt begins in `delay` seconds.

@@ -49,7 +49,7 @@ def in_thread(function: Callable[..., T], *arguments: object) -> asyncio.Future[
         return loop.run_in_executor(None, function, *arguments)
     done: asyncio.Future[T] = loop.create_future()
 
-    def settle(result: T | None, error: BaseException | None) -> None:
+    def resolve(result: T | None, error: BaseException | None) -> None:
         if done.done():
             return
         if error is None:
@@ -64,7 +64,7 @@ def in_thread(function: Callable[..., T], *arguments: object) -> asyncio.Future[
         except BaseException as raised:
             error = raised
         with contextlib.suppress(RuntimeError):  # the loop is closed: nothing awaits the result
-            loop.call_soon_threadsafe(settle, result, error)
+            loop.call_soon_threadsafe(resolve, result, error)
 
     threading.Thread(target=work, name="omq-call", daemon=True).start()
     return done

@@ -12,14 +12,13 @@ from typing import Final
 from omq.errors import UsageError
 from omq.security import CurveServer, PlainServer, load_certificate, z85_decode
 from omq.types import Security
+from omq.zmtp.curve import KEY_BYTES, KEY_CHARACTERS
 
-__all__ = ["MECHANISMS", "Admission", "SecurityFiles"]
+__all__ = ["KEY_CHARACTERS", "MECHANISMS", "Admission", "SecurityFiles"]
 
 LOG: Final = logging.getLogger("omq.keys")
 
 MECHANISMS: Final = ("null", "plain", "curve")
-KEY_SIZE: Final = 32  # bytes of a key
-KEY_TEXT: Final = 40  # characters of a key in Z85
 #: The files of each mechanism; it needs the first one.
 FILES: Final = {
     "null": (),
@@ -127,7 +126,7 @@ def read_secret_key(path: Path) -> bytes:
     key = "secret_key_file"
     text = _text(path, key).strip()
     _warn_if_readable(path)
-    if len(text) == KEY_TEXT:
+    if len(text) == KEY_CHARACTERS:
         return _checked_key(text, key, path)
     try:
         certificate = load_certificate(path)
@@ -142,11 +141,11 @@ def read_public_key(path: Path) -> bytes:
     """Returns the public key of a file: a certificate, or 40 characters of Z85 and nothing else.
 
     Raises:
-        UsageError: It cannot be read, or holds no key.
+        UsageError: The file cannot be read, or holds no key.
     """
     key = "public_key_file"
     text = _text(path, key).strip()
-    if len(text) == KEY_TEXT:
+    if len(text) == KEY_CHARACTERS:
         return _checked_key(text, key, path)
     try:
         return load_certificate(path).public_key
@@ -208,7 +207,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 def _checked_key(text: str, key: str, path: Path, line: str = "") -> bytes:
     try:
-        if len(text) == KEY_TEXT and len(z85_decode(text)) == KEY_SIZE:
+        if len(text) == KEY_CHARACTERS and len(z85_decode(text)) == KEY_BYTES:
             return text.encode("ascii")
     except UsageError:
         pass

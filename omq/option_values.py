@@ -119,13 +119,13 @@ def flag(value: Any) -> bool:
 
 
 def identity(value: Any) -> bytes:
-    # RFC 23: an identity is 0 to 255 octets.
+    # RFC 23: an identity is 0 to 255 bytes.
     if not isinstance(value, bytes) or len(value) > 255:
         raise ValueError("at most 255 bytes")
     return value
 
 
-def octets(value: Any) -> bytes | None:
+def raw_bytes(value: Any) -> bytes | None:
     if value is not None and not isinstance(value, bytes):
         raise ValueError("bytes, or None")
     return value
@@ -154,7 +154,7 @@ def proxy(value: Any) -> str | None:
 
 def socks_text(low: int) -> Callable[[Any], Any]:
     def check(value: Any) -> str | None:
-        # RFC 1929, section 2: at most 255 octets.
+        # RFC 1929, section 2: at most 255 bytes.
         if value is not None:
             wanted = f"text of {low} to 255 bytes in UTF-8, or None"
             if not isinstance(value, str):
@@ -262,7 +262,7 @@ def domain(value: Any) -> str:
 
 
 def metadata(value: Any) -> tuple[tuple[bytes, bytes], ...]:
-    # RFC 23, The READY Command: names are 1 to 255 octets; those that begin with "X-" are for applications.
+    # RFC 23, The READY Command: names are 1 to 255 bytes; those that begin with "X-" are for applications.
     wanted = 'a mapping, or pairs, of text or bytes: names from "X-" on, of at most 255 letters, digits and -_.+'
     try:
         given = tuple((name, content) for name, content in (value.items() if isinstance(value, Mapping) else value))

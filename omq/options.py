@@ -228,7 +228,7 @@ class Options:
     xpub_manual: bool = _option(False, values.flag, types_with("xpub_manual"))
     xpub_manual_last_value: bool = _option(False, values.flag, types_with("xpub_manual_last_value"))
     xpub_nodrop: bool = _option(False, values.flag, types_with("xpub_nodrop"))
-    xpub_welcome_message: bytes | None = _option(None, values.octets, types_with("xpub_welcome_message"))
+    xpub_welcome_message: bytes | None = _option(None, values.raw_bytes, types_with("xpub_welcome_message"))
     only_first_subscribe: bool = _option(False, values.flag, types_with("only_first_subscribe"))
     xsub_verbose_unsubscribe: bool = _option(False, values.flag, types_with("xsub_verbose_unsubscribe"))
     invert_matching: bool = _option(False, values.flag, types_with("invert_matching"))

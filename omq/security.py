@@ -6,8 +6,8 @@
     req = omq.REQ(connect="tcp://host:5555", security=omq.CurveClient(server_key, my_public, my_secret))
 
 One of these objects is the option `security`; several sockets may share it. PLAIN sends user name and password
-unencrypted: it tells users apart on a trusted network. CURVE authenticates and encrypts all traffic; clients must know
-the server's public key. inproc never leaves the process, and uses neither.
+unencrypted: it distinguishes users on a trusted network. CURVE authenticates and encrypts all traffic; clients must
+know the server's public key. inproc never leaves the process, and uses neither.
 """
 
 from __future__ import annotations
@@ -43,9 +43,6 @@ __all__ = [
     "z85_encode",
 ]
 
-_KEY = curve.KEY_SIZE
-_KEY_TEXT = 40  # characters of a key in Z85
-
 
 class PlainServer(Security):
     """Admits clients with a valid user name and password.
@@ -62,7 +59,7 @@ class PlainServer(Security):
     def __init__(self, authenticate: Authenticate | Mapping[Any, Any] | None) -> None:
         if authenticate is not None and not callable(authenticate) and not isinstance(authenticate, Mapping):
             raise UsageError(
-                f"authenticate: must be a function, a mapping of passwords by user name, or None, not a"
+                f"authenticate: must be a function, a mapping of passwords by user name, or None, not"
                 f" {type(authenticate).__name__}"
             )
         self._authenticate = authenticate
@@ -76,7 +73,7 @@ class PlainServer(Security):
             return None
         if callable(self._authenticate):
             return self._authenticate(username, password)
-        return _fits(self._authenticate, username, password)
+        return _password_matches(self._authenticate, username, password)
 
     def user_of(self, credentials: tuple[bytes, ...]) -> str | None:
         return credentials[0].decode("utf-8", "backslashreplace")
@@ -108,16 +105,16 @@ class PlainClient(Security):
 
 
 class CurveServer(Security):
-    """Admits clients that know our public key and hold the secret half of an authorized key.
+    """Admits clients that know the server's public key and have the secret key of an authorized public key.
 
     Args:
-        secret_key: Our permanent secret key: 32 bytes, or 40 characters of Z85.
+        secret_key: The server's permanent secret key: 32 bytes, or 40 characters of Z85.
         authorize: The public keys to admit: a set or another container, which may change while in use; or a function,
             or coroutine function, that takes a key as 40 characters of Z85 (bytes) and returns whether to admit it.
             `None` admits every key, unless a ZAP handler at `inproc://zeromq.zap.01` refuses it (RFC 27).
 
     Attributes:
-        public_key: Our public key, which clients need as their `server_key`, as Z85.
+        public_key: The server's public key as Z85, which clients need as their `server_key`.
     """
 
     name: ClassVar[str] = "CURVE"
@@ -127,7 +124,7 @@ class CurveServer(Security):
         if isinstance(authorize, bytes | str):
             raise UsageError("authorize: must be a set of keys, or a function: put a single key into a set")
         if authorize is not None and not callable(authorize) and not hasattr(authorize, "__contains__"):
-            raise UsageError(f"authorize: must be a set of keys, a function, or None, not a {type(authorize).__name__}")
+            raise UsageError(f"authorize: must be a set of keys, a function, or None, not {type(authorize).__name__}")
         self._secret = _own(secret_key)
         self._public = self._secret.public()
         self._authorize = authorize
@@ -154,12 +151,15 @@ class CurveServer(Security):
 
 
 class CurveClient(Security):
-    """Proves to a server that we hold a key, and verifies that it is the expected server.
+    """Proves to a server that the client has a secret key, and verifies that the server is the expected one.
 
     Args:
         server_key: The server's permanent public key.
-        public_key: Our permanent public key; `None` derives it from `secret_key`.
-        secret_key: Our permanent secret key; `None` generates a key pair, for servers that admit every key.
+        public_key: The client's permanent public key; `None` derives it from `secret_key`.
+        secret_key: The client's permanent secret key; `None` generates a key pair, for servers that admit every key.
+
+    Attributes:
+        public_key: The client's public key as Z85.
     """
 
     name: ClassVar[str] = "CURVE"
@@ -172,14 +172,14 @@ class CurveClient(Security):
         secret_key: bytes | str | None = None,
     ) -> None:
         if public_key is not None and secret_key is None:
-            raise UsageError("a public_key needs its secret_key")
+            raise UsageError("public_key: needs its secret_key")
         self._server = _public(server_key, "server_key")
         self._secret = Secret() if secret_key is None else _own(secret_key)
         self._public = self._secret.public()
         if public_key is not None and not compare_digest(_public(public_key, "public_key"), self._public):
-            raise UsageError("public_key is not the public half of secret_key")
+            raise UsageError("public_key: is not the public half of secret_key")
         if self._secret.shared(self._server) is None:
-            raise UsageError("server_key is not a valid public key: it has a low order")
+            raise UsageError("server_key: is not a valid public key: it has a low order")
         self.public_key = z85.encode(self._public)
 
     def begin(self, cookies: Any) -> curve.CurveClient:
@@ -215,7 +215,7 @@ def z85_encode(data: bytes) -> bytes:
         UsageError: The length is not a multiple of 4.
     """
     if not isinstance(data, bytes | bytearray | memoryview):
-        raise UsageError(f"data: Z85 encodes bytes, not {type(data).__name__}")
+        raise UsageError(f"data: must be bytes, not {type(data).__name__}")
     return z85.encode(bytes(data))
 
 
@@ -226,7 +226,7 @@ def z85_decode(text: bytes | str) -> bytes:
         UsageError: The text is not Z85.
     """
     if not isinstance(text, bytes | str):
-        raise UsageError(f"text: Z85 is bytes or str, not {type(text).__name__}")
+        raise UsageError(f"text: must be bytes or str, not {type(text).__name__}")
     return z85.decode(text)
 
 
@@ -236,7 +236,7 @@ class Certificate:
 
     Attributes:
         public_key: The public key, as Z85.
-        secret_key: Its secret half, as Z85; `None` in a file for others.
+        secret_key: The secret key, as Z85; `None` in a public file.
         metadata: The properties of the holder in the file.
     """
 
@@ -254,7 +254,7 @@ def save_certificate(
 
     Args:
         path: The path of the public file, such as `client.key`; that of the secret file has `_secret` appended.
-        secret_key: The secret key; the public one follows from it.
+        secret_key: The secret key, from which the public key is computed.
         metadata: Properties of the holder; names and values without quotes and line ends.
 
     Returns:
@@ -272,7 +272,9 @@ def save_certificate(
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"metadata: must be a mapping of str to str, not {name!r} = {value!r}")
         if not _NAME.fullmatch(name) or set(value) & set('"\r\n') or not _encodes(value):
-            raise UsageError(f"{name!r} = {value!r} cannot be in a certificate: use UTF-8 without quotes and line ends")
+            raise UsageError(
+                f"metadata: {name!r} = {value!r} cannot be in a certificate: use UTF-8 without quotes and line ends"
+            )
         head.append(f'    {name} = "{value}"')
     keys = ["curve", f'    public-key = "{public}"']
     hidden = [f'    secret-key = "{z85.encode(secret.reveal()).decode("ascii")}"']
@@ -282,7 +284,7 @@ def save_certificate(
 
 
 def load_certificate(path: str | os.PathLike[str]) -> Certificate:
-    """Reads a certificate file: public or secret, ours, CZMQ's or pyzmq's.
+    """Reads a certificate file: public or secret, written by `save_certificate`, CZMQ or pyzmq.
 
     Raises:
         UsageError: The file has no public key, or the path cannot be encoded.
@@ -306,7 +308,7 @@ def load_certificate(path: str | os.PathLike[str]) -> Certificate:
         raise UsageError(f"{path} is not a valid certificate: it has no public-key under curve")
     _public(public, "public-key")
     # pyzmq writes an empty secret key, and CZMQ forty zeros, into files that have none.
-    if not secret or secret == "0" * _KEY_TEXT:
+    if not secret or secret == "0" * curve.KEY_CHARACTERS:
         return Certificate(public.encode("ascii"), None, found["metadata"])
     Secret(secret)
     return Certificate(public.encode("ascii"), secret.encode("ascii"), found["metadata"])
@@ -318,14 +320,14 @@ _ENTRY = re.compile(r"""([^\s=]+)\s*=\s*(?:"([^"]*)"|([^"]\S*))""")
 
 def _write(path: str, mode: int, lines: list[str]) -> None:
     """Writes a file that has this mode from its first byte on; replaces an existing one."""
-    beside = f"{path}.{os.getpid()}"
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    temporary = f"{path}.{os.getpid()}"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
-        os.replace(beside, path)
+        os.replace(temporary, path)
     except BaseException:
-        os.unlink(beside)
+        os.unlink(temporary)
         raise
 
 
@@ -353,20 +355,21 @@ def _encodes(text: str) -> bool:
 def _own(key: bytes | str) -> Secret:
     """Returns a secret key; rejects `None`, such as an unset variable, instead of generating a key."""
     if key is None:
-        raise UsageError("a secret key is bytes or str, not None")
+        raise UsageError("secret_key: must be bytes or str, not NoneType")
     try:
         return Secret(key)
     except UnicodeError:
-        raise UsageError("a secret key has 32 bytes, or 40 characters of Z85, which are ASCII") from None
+        raise UsageError("secret_key: must be 32 bytes, or 40 characters of Z85, which are ASCII") from None
 
 
 def _public(key: bytes | str, name: str) -> bytes:
-    """Returns a public key as 32 octets."""
-    if isinstance(key, bytes) and len(key) == _KEY:
+    """Returns a public key as 32 bytes."""
+    if isinstance(key, bytes) and len(key) == curve.KEY_BYTES:
         return key
-    if not isinstance(key, bytes | str) or len(key) != _KEY_TEXT:
-        size = f"{len(key)} of them" if isinstance(key, bytes | str) else f"a {type(key).__name__}"
-        raise UsageError(f"{name} has 32 bytes, or 40 characters of Z85, not {size}")
+    if not isinstance(key, bytes | str) or len(key) != curve.KEY_CHARACTERS:
+        # The key is not shown: it may be a secret one in the wrong place.
+        given = f"{type(key).__name__} of length {len(key)}" if isinstance(key, bytes | str) else type(key).__name__
+        raise UsageError(f"{name}: must be 32 bytes, or 40 characters of Z85, not {given}")
     try:
         return z85.decode(key)
     except UsageError as error:
@@ -375,15 +378,16 @@ def _public(key: bytes | str, name: str) -> bytes:
 
 def _credential(name: str, value: bytes | str) -> bytes:
     if isinstance(value, str) and not _encodes(value):
-        raise UsageError(f"{name} cannot be encoded as UTF-8: it has half of a surrogate pair; give bytes instead")
-    octets = value.encode() if isinstance(value, str) else value
-    if not isinstance(octets, bytes) or len(octets) > plain.CREDENTIAL_LIMIT:
-        what = f"{len(octets)} bytes" if isinstance(octets, bytes) else f"a {type(value).__name__}"
-        raise UsageError(f"{name} has at most {plain.CREDENTIAL_LIMIT} bytes, not {what} (RFC 24)")
-    return octets
+        raise UsageError(f"{name}: cannot be encoded as UTF-8: it has half of a surrogate pair; give bytes instead")
+    data = value.encode() if isinstance(value, str) else value
+    if not isinstance(data, bytes):
+        raise UsageError(f"{name}: must be bytes or str, not {type(value).__name__}")
+    if len(data) > plain.MAX_CREDENTIAL_BYTES:
+        raise UsageError(f"{name}: has {len(data)} bytes; at most {plain.MAX_CREDENTIAL_BYTES} are allowed (RFC 24)")
+    return data
 
 
-def _fits(passwords: Mapping[Any, Any], username: bytes, password: bytes) -> bool:
+def _password_matches(passwords: Mapping[Any, Any], username: bytes, password: bytes) -> bool:
     """Returns whether the password is the user's; takes equally long for an unknown user."""
     known = passwords.get(username)
     if known is None:

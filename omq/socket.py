@@ -122,7 +122,8 @@ class Socket(SocketBase, IoThreadClose, SyncCore):
         Raises:
             EndpointError: The endpoint cannot be parsed.
             OptionError: An option is unknown, applies to the whole socket, does not fit this endpoint, or has an
-                invalid value; or the endpoint is connected with another value already, and keeps one connection.
+                invalid value. On SUB, PUB, DEALER and REQ also: the endpoint is already connected, and has another
+                value of the option.
             ClosedError: The socket is closed.
         """
         io = self._adopt_thread()
@@ -225,7 +226,7 @@ class Socket(SocketBase, IoThreadClose, SyncCore):
             timeout: Seconds; `None` waits for ever.
 
         Raises:
-            SendTimeout: Some messages have not left in time. None are lost.
+            SendTimeout: Some messages have not left in time. No message is lost.
             StateError: The type does not send.
             ClosedError: The socket is closed, or was closed during the call.
         """
@@ -577,18 +578,19 @@ class PEER(RoutedSocket, kind=SocketType.PEER):
 
         Args:
             endpoint: The endpoint, such as `tcp://host:5555`.
-            timeout: Seconds; `None` waits for ever, and retries until the peer is there.
+            timeout: Seconds; `None` waits for ever, and retries until the peer has connected.
             **options: See `connect`.
 
         Returns:
             The routing id of the peer, for `send`.
 
         Raises:
-            Timeout: There is no peer in time; the text has the endpoint's last failure.
+            Timeout: No peer has connected in time; the text has the endpoint's last failure.
             ConnectError: The socket has stopped dialling, because of `reconnect_interval`, `reconnect_stop` or a
                 `disconnect` meanwhile.
             EndpointError: The endpoint cannot be parsed.
-            OptionError: As `connect`.
+            OptionError: An option is unknown, applies to the whole socket, does not fit this endpoint, or has an
+                invalid value.
             ClosedError: The socket is closed, or was closed during the call.
         """
         timeout = check_timeout(timeout)

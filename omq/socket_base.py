@@ -59,8 +59,8 @@ class SocketBase:
             return Context.default()
         if not isinstance(context, Context):
             raise TypeError(
-                f"the first argument is a Context, not {type(context).__name__}: {context!r};"
-                " an endpoint is given as bind= or connect="
+                f"context={context!r}: must be a Context, not {type(context).__name__};"
+                " give an endpoint as bind= or connect="
             )
         return context
 
@@ -129,7 +129,7 @@ class SocketBase:
         """Changes options.
 
         Raises:
-            OptionError: An option is unknown or does not fit.
+            OptionError: An option is unknown, does not fit the socket type, or has an invalid value.
             StateError: The option cannot be changed on a socket that is in use: bound, connected, or given messages.
             ClosedError: The socket is closed.
         """
@@ -209,8 +209,8 @@ class SocketBase:
 
         The connection gets no new messages. It ends in the background when the messages accepted for it have left, or
         `linger` has passed; `close` waits for that, too. Messages that any peer may take stay for the other peers.
-        Without other peers they leave with this connection; if there is no connection yet, dialling goes on for them in
-        the background.
+        Without other peers they leave with this connection; if there is no connection yet, dialling continues for them
+        in the background.
 
         Raises:
             EndpointError: The endpoint is not connected.
@@ -236,10 +236,10 @@ class SocketBase:
         that arrived can be received as before. `peers` is empty once every peer has ended its side: from then on
         nothing more arrives.
 
-        The call does not wait, and may be repeated; threads that receive go on. To spare peers from waiting, it reads
-        beyond `recv_hwm`, up to 16 MiB a connection. A handshake in progress is finished first, within
+        The call does not wait, and may be repeated; threads that receive continue. To spare peers from waiting, it
+        reads beyond `recv_hwm`, up to 16 MiB a connection. A handshake in progress is finished first, within
         `handshake_timeout`; its peer is in `peers` only then. Heartbeats no longer end a connection, because neither
-        side can answer: a peer that is stopped, or goes on sending, stays in `peers` until it ends its side. So limit
+        side can answer: a peer that is stopped, or continues to send, stays in `peers` until it ends its side. So limit
         the wait for that, and `close` ends what is left.
 
         Raises:
@@ -301,7 +301,7 @@ class SocketBase:
 
         Raises:
             UsageError: The group is joined already, or the name is not valid.
-            TypeError: It is neither `str` nor `bytes`.
+            TypeError: The group is neither `str` nor `bytes`.
             StateError: The type is not DISH.
             ClosedError: The socket is closed.
         """
@@ -409,11 +409,11 @@ def several(endpoints: str | Iterable[str] | None) -> Iterable[str]:
     if isinstance(endpoints, str):
         return (endpoints,)
     if isinstance(endpoints, bytes | bytearray | memoryview) or not isinstance(endpoints, Iterable):
-        raise EndpointError(f"an endpoint is a str, not {type(endpoints).__name__}: {endpoints!r}")
+        raise EndpointError(f"endpoint={endpoints!r}: must be a str, not {type(endpoints).__name__}")
     return endpoints
 
 
 def _prefix(prefix: object) -> bytes:
     if not isinstance(prefix, bytes):
-        raise TypeError(f"a prefix is bytes, not {type(prefix).__name__}: {prefix!r}")
+        raise TypeError(f"prefix={prefix!r}: must be bytes, not {type(prefix).__name__}")
     return prefix

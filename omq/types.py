@@ -203,16 +203,18 @@ def types_with(option: str) -> frozenset[SocketType]:
     return frozenset(kind for kind, traits in TRAITS.items() if option in traits.options)
 
 
-#: Bytes of a group's name (RFC 48, Group).
-GROUP_LIMIT: Final = 255
+#: The limit of a socket's path or abstract name: `sun_path` has 108 bytes, and one is for the NUL (`unix(7)`).
+MAX_PATH_BYTES: Final = 107
+#: The limit of a group's name (RFC 48, Group).
+MAX_GROUP_BYTES: Final = 255
 
 
 def group_of(value: object) -> bytes:
     """Returns a group's name as it is sent; text is encoded in UTF-8, as `Message.group` is decoded.
 
     Raises:
-        TypeError: It is neither `str` nor `bytes`.
-        UsageError: It is longer than 255 bytes, or has a zero byte.
+        TypeError: The value is neither `str` nor `bytes`.
+        UsageError: The name is longer than 255 bytes, or has a zero byte.
     """
     # The exact type: calls use the name under the socket's lock, where no code of a derived class may run.
     if isinstance(value, str):
@@ -223,9 +225,11 @@ def group_of(value: object) -> bytes:
     elif type(value) is bytes:
         group = value
     else:
-        raise TypeError(f"a group is str or bytes, not {type(value).__name__}: {value!r}")
-    if len(group) > GROUP_LIMIT:
-        raise UsageError(f"group={group[:20]!r}...: has {len(group)} bytes, more than {GROUP_LIMIT} (RFC 48, Group)")
+        raise TypeError(f"group={value!r}: must be str or bytes, not {type(value).__name__}")
+    if len(group) > MAX_GROUP_BYTES:
+        raise UsageError(
+            f"group={group[:20]!r}...: has {len(group)} bytes, more than {MAX_GROUP_BYTES} (RFC 48, Group)"
+        )
     if b"\0" in group:
         raise UsageError(f"group={group!r}: has a zero byte (RFC 48, Group)")
     return group

@@ -18,7 +18,7 @@ class LoopBound(Protocol):
     """A socket that belongs to the loop of its first use."""
 
     def _begin(self) -> None:
-        """Begins a call: raises where the socket belongs to another loop."""
+        """Begins a call; raises if the socket's loop runs in another thread."""
         ...
 
 
@@ -36,7 +36,7 @@ class Monitor(MonitorBase):
         super().__init__(engine, limit)
 
     def put(self, event: Event) -> None:
-        """Queues an event, in the socket's loop; never waits."""
+        """Queues an event, and wakes the calls of `recv`; the socket calls it in its event loop."""
         super().put(event)
         self._wake()
 
@@ -60,7 +60,9 @@ class Monitor(MonitorBase):
         Raises:
             ReceiveTimeout: No event came in time.
             ClosedError: The socket is closed and all its events have been received, or the monitor is closed.
-            StateError: The process has forked.
+            StateError: The process has forked, or the socket's loop runs in another thread.
+            ValueError: The timeout is below 0, or NaN.
+            TypeError: The timeout is not a number.
         """
         timeout = check_timeout(timeout)
         if (event := self.take()) is not None:
@@ -80,7 +82,7 @@ class Monitor(MonitorBase):
                         self._waiters.discard(waiter)
                 return event
         except TimeoutError:
-            raise ReceiveTimeout(f"no event within {timeout} s") from None
+            raise ReceiveTimeout(f"no event within {timeout} s" if timeout else "no event has arrived") from None
 
     def __aiter__(self) -> Self:
         return self

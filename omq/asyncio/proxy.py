@@ -29,7 +29,7 @@ async def proxy(
 
     Raises:
         TypeError: An argument is not an asyncio socket.
-        StateError: As for `omq.proxy`; or a socket belongs to another loop.
+        StateError: The sockets cannot be combined (see `omq.proxy`), or a socket belongs to another loop.
         ClosedError: A socket is closed, or was closed during the call.
         ContextTerminated: The context of a socket has been terminated.
     """

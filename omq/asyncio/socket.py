@@ -131,7 +131,8 @@ class Socket(SocketBase, AsyncCore):
         Raises:
             EndpointError: The endpoint cannot be parsed.
             OptionError: An option is unknown, applies to the whole socket, does not fit this endpoint, or has an
-                invalid value; or the endpoint is connected with another value already, and keeps one connection.
+                invalid value. On SUB, PUB, DEALER and REQ also: the endpoint is already connected, and has another
+                value of the option.
             ClosedError: The socket is closed.
         """
         return str(self._endpoint_call(self._engine.endpoints.connect, endpoint, options))
@@ -177,7 +178,7 @@ class Socket(SocketBase, AsyncCore):
             timeout: Seconds; `None` waits for ever.
 
         Raises:
-            SendTimeout: Some messages have not left in time. None are lost.
+            SendTimeout: Some messages have not left in time. No message is lost.
             StateError: The type does not send.
             ClosedError: The socket is closed, or was closed during the call.
         """
@@ -526,7 +527,6 @@ class PEER(RoutedSocket, kind=SocketType.PEER):
         """Connects to an endpoint, and waits until the peer has finished the handshake: as `omq.PEER.connect_peer`.
 
         A call that is cancelled disconnects the endpoint again.
-
 
         Args:
             endpoint: The endpoint, such as `tcp://host:5555`.

@@ -46,7 +46,7 @@ from omq.broker.settings import (
     suggestion,
 )
 from omq.errors import UsageError
-from omq.keyfiles import KEY_TEXT, MECHANISMS, SecurityFiles
+from omq.keyfiles import KEY_CHARACTERS, MECHANISMS, SecurityFiles
 from omq.security import file_path
 from omq.serving.address import parse_http_address
 
@@ -377,7 +377,7 @@ def _check_who(who: str, mechanism: str) -> None:
         return
     if mechanism == "null":
         raise _InvalidValue("who", who, 'without [security] clients have no users: use "*"')
-    if mechanism == "curve" and len(who) != KEY_TEXT:
+    if mechanism == "curve" and len(who) != KEY_CHARACTERS:
         raise _InvalidValue(
             "who", who, 'mechanism "curve" identifies clients by their public keys, 40 characters of Z85'
         )

@@ -135,14 +135,14 @@ def load_security(config: Config, path: Path | None, on_command_line: bool) -> A
 
 
 def reload(server: AsyncServer, admission: Admission, read: Callable[[], tuple[Config, Admission]]) -> None:
-    """Reads users, keys and permissions again; after an error all of them stay in force."""
+    """Reads users, keys and permissions again. After an error the previous ones stay in force."""
     try:
         config, now = read()
         if server.broker.permissions and not config.permissions:
             raise ConfigError("the file no longer has permissions, which would allow every client everything")
         admission.become(now)
     except UsageError as fault:
-        LOG.error("SIGHUP: %s; the earlier users, keys and permissions stay in force", error_text(fault))
+        LOG.error("SIGHUP: %s; the previous users, keys and permissions stay in force", error_text(fault))
         return
     server.broker.set_permissions(config.permissions)
     LOG.info("SIGHUP: users, keys and permissions are read again")

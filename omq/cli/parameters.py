@@ -18,7 +18,6 @@ class NonEmptyPath(click.Path):
     """A path that must not be empty, as `Path("")` is the current directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See `click.Path`."""
         if value == "":
             self.fail("the path is empty", param, ctx)
         return super().convert(value, param, ctx)
@@ -28,7 +27,6 @@ class FiniteFloat(click.FloatRange):
     """A finite number in a range. A plain `FloatRange` accepts NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """See `click.FloatRange`."""
         found = float(super().convert(value, param, ctx))
         if not math.isfinite(found):
             self.fail(f"{value!r} is not a finite number.", param, ctx)

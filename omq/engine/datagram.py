@@ -142,7 +142,7 @@ class DatagramListener(StateMachine[ListenerState]):
         """Does nothing: the session handles the end of a loop."""
 
     def enter_loop(self) -> None:
-        """Does nothing: the session goes on in another loop by itself."""
+        """Does nothing: the session continues in another loop by itself."""
 
     def close_after_fork(self) -> None:
         """Closes the inherited descriptor, which the parent uses too, in a forked child."""
@@ -229,7 +229,7 @@ class DatagramDialer(DialerBase):
             self.start()
 
     def enter_loop(self) -> None:
-        """Goes on in another loop; a session goes on by itself."""
+        """Continues in another loop; a session continues by itself."""
         if self.state is DialerState.CONNECTING:
             self.go_on(DialerState.CONNECTED)
             self.go_on(DialerState.WAITING)

@@ -148,7 +148,7 @@ class DialerBase(StateMachine[DialerState]):
             self.close()
 
     def give_up(self) -> None:
-        """Stops dialling, because there is no reason to go on."""
+        """Stops dialling, because there is no reason to continue."""
         self._end()
         self.engine.endpoints.dialer_over(self)
 

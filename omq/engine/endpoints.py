@@ -189,14 +189,14 @@ class Endpoints:
 
         Raises:
             ConnectError: The dialer has ended.
-            Timeout: There is no peer in time.
+            Timeout: No peer has connected in time.
         """
         route = self.route(text, given)
         dialer = self._dial(route)
         # Of this endpoint alone: the last failure of the whole socket may be another endpoint's.
         connect_attempts = ConnectAttempts(route.name)
 
-        def settled() -> bool:
+        def connected_or_closed() -> bool:
             session = dialer.session
             return dialer.state is DialerState.CLOSED or (session is not None and session.is_linked)
 
@@ -204,7 +204,7 @@ class Endpoints:
         self._engine.connect_attempts.add(connect_attempts)
         try:
             # No other step of the loop runs between the check and the reading.
-            if await self._engine.wait_until(settled, timeout) and dialer.state is not DialerState.CLOSED:
+            if await self._engine.wait_until(connected_or_closed, timeout) and dialer.state is not DialerState.CLOSED:
                 assert dialer.session is not None
                 number = dialer.session.peer.routing_id
             elif not self._engine.closing:

@@ -32,7 +32,7 @@ log = logging.getLogger("omq")
 
 _LAST_STANDARD = 2  # the descriptor of the standard error
 _CANCEL_TIMEOUT_S = 1.0  # that cancelled tasks may take to end
-_DESCRIPTORS = 16  # more than the first event loop of a process opens
+_RESERVED_DESCRIPTORS = 16  # more than the first event loop of a process opens
 _POLL_INTERVAL_S = 0.0002  # between two checks of a thread that ends
 _TOO_LATE = "the interpreter is shutting down: a blocking socket needs a thread, and none can be started"
 
@@ -67,7 +67,7 @@ def _reserve_descriptors() -> list[int]:
         while (fd := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:
             pass
         os.close(fd)
-        while len(found) < _DESCRIPTORS:
+        while len(found) < _RESERVED_DESCRIPTORS:
             found += os.pipe()
     except OSError as error:
         raise TransportError(error.errno, f"the I/O thread needs descriptors: {error.strerror}") from None
@@ -113,7 +113,7 @@ class IoThread:
     # ------------------------------------------------------------------ the thread
 
     def start(self) -> None:
-        """Starts the thread, unless it has started. If the caller is interrupted, the start goes on: call again.
+        """Starts the thread, unless it has started. If the caller is interrupted, the start continues: call again.
 
         Raises:
             TransportError: The system provides no descriptors for it; make another one.
@@ -325,7 +325,7 @@ class IoThread:
         return call
 
     def finish(self, call: ThreadCall) -> Any:
-        """Waits for a call of `begin`; the work goes on if the wait is interrupted."""
+        """Waits for a call of `begin`; the work continues if the wait is interrupted."""
         call.done.wait()
         return call.result()
 

@@ -152,7 +152,7 @@ class Linger:
     async def _wait_for_kernels(self, deadline: float | None) -> None:
         """Waits until the kernels of the peers have everything that has left.
 
-        Our kernel goes on sending after the descriptor is closed, as long as the peer is silent. It answers bytes of
+        The kernel continues to send after the descriptor is closed, as long as the peer is silent. It answers bytes of
         the peer with a reset, which destroys the rest. So a peer that sends is waited for until its kernel has
         everything.
         """

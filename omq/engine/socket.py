@@ -548,7 +548,7 @@ class Engine(StateMachine[SocketState]):
 
     @property
     def half_closed(self) -> list[Session]:
-        """The connections that are half closed: our side of the stream has ended."""
+        """The connections that are half closed: this side of the stream has ended."""
         return [session for session in tuple(self._sessions) if session.state is ConnectionState.CLOSING]
 
     def drain(self) -> None:
@@ -557,7 +557,7 @@ class Engine(StateMachine[SocketState]):
             session.cease()
 
     def half_close(self) -> bool:
-        """Ends our side of every connection. True when the peers' kernels have everything, or all is over."""
+        """Ends this side of every connection; returns whether the peers' kernels have everything, or all is over."""
         if self.closed:
             return True
         # All connections are asked, so no short circuit.

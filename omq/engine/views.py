@@ -68,7 +68,7 @@ class Session(RoutedSession, Protocol):
 
     Attributes:
         state: The state of the connection.
-        endpoint: The endpoint of ours that it belongs to.
+        endpoint: The endpoint of the socket to which it belongs.
         info: The peer's metadata, once the handshake has finished.
         remote_address: The peer's address, as an endpoint; empty if unknown.
         mechanism: The name of its security mechanism.
@@ -84,7 +84,7 @@ class Session(RoutedSession, Protocol):
 
     @property
     def ended(self) -> asyncio.Future[None]:
-        """Done when the peer takes no new messages any more, or everything has ended."""
+        """A future that is done when the peer takes no new messages any more, or the session has ended."""
         ...
 
     @property
@@ -104,7 +104,7 @@ class Session(RoutedSession, Protocol):
         """Ends it when the messages accepted for it have left, or `linger` has passed."""
 
     def half_close(self) -> bool:
-        """Ends our side. True when the peer has everything and closing loses nothing."""
+        """Ends this side of the stream; returns whether the peer has everything, so that closing loses nothing."""
         ...
 
     def cease(self) -> None:
@@ -117,7 +117,7 @@ class Session(RoutedSession, Protocol):
         """Leaves a loop that ends, or has ended."""
 
     def enter_loop(self) -> None:
-        """Goes on in another loop."""
+        """Continues in another loop."""
 
     def close_after_fork(self) -> None:
         """Closes the inherited descriptors in a forked child."""

@@ -151,7 +151,10 @@ class WireSession(StateMachine[ConnectionState]):
 
     @property
     def ended(self) -> asyncio.Future[None]:
-        """Done when the peer takes no new messages any more, or everything has ended; the dialer waits for it."""
+        """A future that is done when the peer takes no new messages any more, or the session has ended.
+
+        The dialer waits for it.
+        """
         if self._ended is None:
             self._ended = self.engine.loop.create_future()
             if self.state is _OVER:
@@ -180,7 +183,7 @@ class WireSession(StateMachine[ConnectionState]):
         if self._handshake.done:
             self._establish()  # a type without a handshake
         elif self._dialer is None:
-            # If many peers come at once, this one's greeting has arrived: our answers to it leave together.
+            # If many peers come at once, this one's greeting has arrived: the answers to it leave together.
             self._unsent = greeting
             self._read_handshake()
         elif self.already_sent:
@@ -659,7 +662,11 @@ class WireSession(StateMachine[ConnectionState]):
             self.peer.cease()
 
     def half_close(self) -> bool:
-        """Ends our side of the stream. True when the peer's kernel has everything and closing loses nothing."""
+        """Ends this side of the stream.
+
+        Returns:
+            Whether the peer's kernel has everything, so that closing loses nothing.
+        """
         if self.state is _READY or self.state is _LEAVING:
             self.move(_CLOSING)
         if self.state is not _CLOSING:

@@ -19,11 +19,11 @@ from omq.goby.protobuf import (
     Socket,
 )
 from omq.goby.scheme import parse_protobuf
+from omq.types import MAX_PATH_BYTES
 
 DEFAULT_PLATFORM: Final = "default_goby_platform"
 DEFAULT_PORT: Final = 11144
 DEFAULT_HWM: Final = 1000  # messages
-MAX_PATH_BYTES: Final = 107  # of a socket (unix(7))
 
 #: The subscriptions of the manager, and of its clients while they are held.
 MANAGER_REQUEST_PREFIX: Final = prefix_of(MANAGER_REQUEST, "PROTOBUF", "goby.zeromq.protobuf.ManagerRequest")

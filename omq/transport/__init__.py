@@ -54,7 +54,7 @@ def parse_endpoint(text: str, *, bind: bool) -> Endpoint:
         EndpointError: The text is not an endpoint, or not one for this use; the error has the text and the reason.
     """
     if not isinstance(text, str):
-        raise EndpointError(f"an endpoint is a str, not {type(text).__name__}: {shown(text)}")
+        raise EndpointError(f"endpoint={shown(text)}: must be a str, not {type(text).__name__}")
     scheme, separator, rest = text.partition("://")
     transport = TRANSPORTS.get(scheme)
     try:
@@ -79,7 +79,7 @@ def check_endpoint(endpoint: str, *, bind: bool = False, socket_type: SocketType
         socket_type: The type of the socket that will use it; `None` for any that can.
 
     Raises:
-        EndpointError: It cannot be parsed, or is not for this use.
+        EndpointError: The endpoint cannot be parsed, or is not for this use.
     """
     found = parse_endpoint(endpoint, bind=bind)
     if socket_type is not None:

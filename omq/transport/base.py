@@ -220,8 +220,8 @@ class StreamTransport(Transport[EndpointT]):
         """Takes over a connected descriptor of the program, and sets the options of a connection on it.
 
         Raises:
-            OptionError: It does not fit; it stays the program's.
-            ConnectError: The system refused an option; it stays the program's.
+            OptionError: The descriptor does not fit; it stays the program's.
+            ConnectError: The system refused an option; the descriptor stays the program's.
         """
         sock = descriptor.connected(fd, self.families)
         with on_loan(sock, ConnectError, endpoint):
@@ -293,7 +293,7 @@ class StreamTransport(Transport[EndpointT]):
         """Checks a socket that has just been connected.
 
         Raises:
-            OSError: It does not lead to a peer, and must be closed.
+            OSError: The socket is not connected to a peer, and must be closed.
         """
 
     def remote_address(self, sock: socket.socket) -> str:

@@ -22,18 +22,17 @@ from omq.errors import BindError, ConnectError, OptionError
 from omq.options import Options
 from omq.transport import descriptor
 from omq.transport.base import Address, AddrInfo, Listening, Route, SettingsRecorder, StreamTransport, on_loan, refusal
+from omq.types import MAX_PATH_BYTES
 from omq.unpatched import socket
 
-#: Bytes of a path or an abstract name: `sun_path` has 108, and one is for the NUL (`unix(7)`).
-MAX_PATH: Final = 107
 #: Attempts to take the path; each further one needs interference from another process.
 _ATTEMPTS: Final = 8
 #: The errors of link(2) on file systems without hard links.
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
-#: Bytes. A Unix socket is writable again when three quarters of its buffer are free: with the usual 208 KiB, a sender
+#: A Unix socket is writable again when three quarters of its buffer are free: with the usual 208 KiB, a sender
 #: of large messages waits for an almost empty one. The system limits it to net.core.wmem_max (`socket(7)`).
-_SEND_BUFFER: Final = 524288
+_SEND_BUFFER_BYTES: Final = 524288
 
 _UCRED: Final = "=iII"  # unix(7), SO_PEERCRED: struct ucred, with pid, uid and gid
 _UCRED_BYTES: Final = struct.calcsize(_UCRED)
@@ -183,7 +182,7 @@ def tune(sock: socket.socket | SettingsRecorder, options: Options) -> None:
     Raises:
         OSError: The system refused.
     """
-    send_buffer = _SEND_BUFFER if options.send_buffer is None else options.send_buffer
+    send_buffer = _SEND_BUFFER_BYTES if options.send_buffer is None else options.send_buffer
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     if options.recv_buffer is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.recv_buffer)
@@ -253,7 +252,7 @@ def _listen_in_private(options: Options) -> tuple[socket.socket, str, Callable[[
     directory = tempfile.mkdtemp(prefix="omq-")  # mode 0700
     path = os.path.join(directory, "socket")
     try:
-        if len(os.fsencode(path)) > MAX_PATH:
+        if len(os.fsencode(path)) > MAX_PATH_BYTES:
             raise OSError(errno.ENAMETOOLONG, f"the path {path} is too long for a socket")
         sock = _bound(os.fsencode(path), options)
     except OSError:
@@ -279,15 +278,15 @@ def _listen_in_private(options: Options) -> tuple[socket.socket, str, Callable[[
 
 def _listen_at(path: str, options: Options) -> tuple[socket.socket, tuple[int, int]]:
     """Listens at a path; also returns the identity of its file."""
-    beside = _beside(path)
-    if beside is None:
+    temporary = _temporary_name(path)
+    if temporary is None:
         return _listen_in_place(path, options)
-    sock = _bound(os.fsencode(beside), options)
+    sock = _bound(os.fsencode(temporary), options)
     try:
-        identity = _identity(os.lstat(beside))
+        identity = _identity(os.lstat(temporary))
         for _ in range(_ATTEMPTS):
             try:
-                os.link(beside, path, follow_symlinks=False)
+                os.link(temporary, path, follow_symlinks=False)
             except FileExistsError:
                 _clear(path)
             else:
@@ -300,7 +299,7 @@ def _listen_at(path: str, options: Options) -> tuple[socket.socket, tuple[int, i
         raise
     finally:
         with suppress(FileNotFoundError):
-            os.unlink(beside)
+            os.unlink(temporary)
 
 
 def _listen_in_place(path: str, options: Options) -> tuple[socket.socket, tuple[int, int]]:
@@ -353,10 +352,10 @@ def _is_stale(path: str) -> bool:
         return False
 
 
-def _beside(path: str) -> str | None:
+def _temporary_name(path: str) -> str | None:
     """Returns a temporary name in the same directory; `None` if that exceeds the limit of a socket path."""
     name = f"{path}.{secrets.token_hex(4)}"
-    return name if len(os.fsencode(name)) <= MAX_PATH else None
+    return name if len(os.fsencode(name)) <= MAX_PATH_BYTES else None
 
 
 def _identity(found: os.stat_result) -> tuple[int, int]:
@@ -391,11 +390,11 @@ def _parse(rest: str, bind: bool) -> IpcEndpoint:
     if rest == "@":
         raise ValueError("the abstract name is empty")
     if "\0" in rest:
-        raise ValueError("a path has no NUL character")
+        raise ValueError("the path has a NUL character")
     try:
         size = len(os.fsencode(rest))
     except UnicodeError:
         raise ValueError("the path cannot be encoded for the file system") from None
-    if size > MAX_PATH:
-        raise ValueError(f"the path is too long: {size} bytes, the limit is {MAX_PATH}")
+    if size > MAX_PATH_BYTES:
+        raise ValueError(f"the path is too long: {size} bytes, the limit is {MAX_PATH_BYTES}")
     return IpcEndpoint(rest)

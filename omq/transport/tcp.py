@@ -39,8 +39,8 @@ _SIOCGIFADDR: Final = 0x8915  # netdevice(7): the IPv4 address of an interface
 _IP_BIND_ADDRESS_NO_PORT: Final = 24  # ip(7): choose the source port on connect, when the destination is known
 _LINK_LOCAL: Final = 0x20  # the scope column of /proc/net/if_inet6
 #: Characters of a host name (RFC 1035, section 3.1); also limits the work of the IDNA codec.
-_MAX_HOST: Final = 255
-_MAX_LABEL: Final = 63
+_MAX_HOST_CHARACTERS: Final = 255
+_MAX_LABEL_CHARACTERS: Final = 63
 _NO_LINGER: Final = struct.pack("ii", 1, 0)  # socket(7), SO_LINGER: closing resets
 #: Attempts to find a port that is free on all addresses of a name.
 _PORT_ATTEMPTS: Final = 16
@@ -198,7 +198,7 @@ def listen_at(sock: socket.socket, endpoint: TcpEndpoint, options: Options) -> t
     """Prepares a listening socket that the program has opened; as `listen`, but `ipv6` has no effect.
 
     Raises:
-        OptionError: It listens at another port than the endpoint has; it stays the program's.
+        OptionError: The socket listens at another port than the endpoint has; it stays the program's.
         BindError: The system refused an option; the socket stays the program's.
     """
     with on_loan(sock, BindError, endpoint):
@@ -561,8 +561,8 @@ def parse_host(text: str, wildcards: bool) -> str | None:
         raise ValueError("the host is missing")
     if ":" in text or text.startswith("["):
         return _ipv6(text)
-    if len(text) > _MAX_HOST:
-        raise ValueError(f"the host has {len(text)} characters, more than {_MAX_HOST}")
+    if len(text) > _MAX_HOST_CHARACTERS:
+        raise ValueError(f"the host has {len(text)} characters, more than {_MAX_HOST_CHARACTERS}")
     # Names of interfaces and hosts have these characters; others would only confuse the resolver.
     if not all(char.isalnum() or char in "-._" for char in text):
         raise ValueError(f"{shown(text)} is not a valid host name or address")
@@ -578,13 +578,13 @@ def _has_labels(host: str) -> bool:
     """
     if host.isascii():
         *labels, last = host.split(".")
-        return len(last) <= _MAX_LABEL and all(0 < len(label) <= _MAX_LABEL for label in labels)
+        return len(last) <= _MAX_LABEL_CHARACTERS and all(0 < len(label) <= _MAX_LABEL_CHARACTERS for label in labels)
     labels = idna.dots.split(host)
     try:
         encoded = [idna.ToASCII(label) for label in (labels[:-1] if not labels[-1] else labels)]
     except UnicodeError:
         return False
-    return len(b".".join(encoded)) <= _MAX_HOST
+    return len(b".".join(encoded)) <= _MAX_HOST_CHARACTERS
 
 
 def _ipv6(text: str) -> str:

@@ -27,7 +27,7 @@ _INTERIM: Final = re.compile(rb"HTTP/1\.1 1(?!01)[0-9]{2}[ \r]")  # the beginnin
 _UPGRADES: Final = re.compile(rb"(\r\nupgrade:[ \t]*)(?:[^\r\n]*,)?[ \t]*websocket[ \t]*(?:,[^\r\n]*)?(?=\r\n)", re.I)
 _HOST: Final = re.compile(r"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]+")  # RFC 9112, 3.2
 _ANSWER: Final = b"HTTP/1."  # the beginning of a response
-#: Other protocols of a peer by its first octet: a record of TLS (RFC 8446, 5.1), a greeting (RFC 23).
+#: Other protocols of a peer by its first byte: a record of TLS (RFC 8446, 5.1), a greeting (RFC 23).
 _OTHER_PROTOCOLS: Final = {
     0x15: "the peer speaks TLS",
     0x16: "the peer speaks TLS",
@@ -140,7 +140,7 @@ class WebSocketUpgrade:
             self._refuse(400, f"the header Host is not a host and a port: {shown(request.host)}")
         key = next((value for name, value in request.extra_headers if name == b"sec-websocket-key"), b"")
         if not _is_key(key):
-            self._refuse(400, f"Sec-WebSocket-Key is not {_KEY_BYTES} octets in base64: {shown(key)}")
+            self._refuse(400, f"Sec-WebSocket-Key is not {_KEY_BYTES} bytes in base64: {shown(key)}")
         # RFC 9112, 3.2.2: a server accepts the absolute form of a target, too.
         target = urlsplit(request.target).path or "/" if "://" in request.target else request.target
         if self._path not in ("/", target.partition("?")[0]):
@@ -178,7 +178,7 @@ class WebSocketUpgrade:
 
 
 def _is_key(text: bytes) -> bool:
-    """Returns whether a text is the base64 of 16 octets (RFC 6455, 4.2.1)."""
+    """Returns whether a text is the base64 of 16 bytes (RFC 6455, 4.2.1)."""
     try:
         return len(base64.b64decode(text, validate=True)) == _KEY_BYTES
     except (binascii.Error, ValueError):

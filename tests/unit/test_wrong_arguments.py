@@ -284,7 +284,7 @@ def test_contexts():
             found += refusals(lambda value=value, context=context: context.term(value), "linger", value)
     for value in [0, "tcp://127.0.0.1:1", b"x", THING, omq.Context]:
         for twin in (omq, omq.asyncio):
-            found += refusals(lambda value=value, twin=twin: twin.PULL(value), "first argument", value)
+            found += refusals(lambda value=value, twin=twin: twin.PULL(value), "context", value)
     assert found == []
 
 

@@ -216,7 +216,7 @@ def test_sighup_reloads_users_and_permissions(tmp_path: Path) -> None:
             hang_up(command, "stay in force")
             users.write_text("alice:secret\nbob:secret\n")
             hang_up(
-                command, "would allow every client everything; the earlier users, keys and permissions stay in force"
+                command, "would allow every client everything; the previous users, keys and permissions stay in force"
             )
             assert alice.publish("t", b"2") == 2
             assert reading.recv(timeout=10).body == b"2"

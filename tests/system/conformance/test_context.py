@@ -237,7 +237,9 @@ on_both_twins = pytest.mark.parametrize("module", [omq, twin_of_asyncio])
 @on_both_twins
 @pytest.mark.parametrize("given", ["tcp://127.0.0.1:5555", 5, b"inproc://x"])
 def test_an_endpoint_in_place_of_the_context_is_told_where_it_belongs(module, given):
-    with pytest.raises(TypeError, match=r"the first argument is a Context, not (str|int|bytes): .*bind= or connect="):
+    with pytest.raises(
+        TypeError, match=r"context=.*: must be a Context, not (str|int|bytes); give an endpoint as bind= or connect="
+    ):
         module.PUSH(given)
 
 

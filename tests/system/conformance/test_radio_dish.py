@@ -130,9 +130,9 @@ def test_joining_twice_or_leaving_what_was_not_joined_is_an_error(twin):
         ("\u00fc" * 128, omq.UsageError, "has 256 bytes, more than 255"),
         (b"a\0b", omq.UsageError, "has a zero byte"),
         ("\ud800", omq.UsageError, "cannot be sent in UTF-8"),
-        (7, TypeError, "a group is str or bytes, not int: 7"),
-        (bytearray(b"a"), TypeError, "a group is str or bytes, not bytearray"),
-        (None, TypeError, "a group is str or bytes, not NoneType"),
+        (7, TypeError, "group=7: must be str or bytes, not int"),
+        (bytearray(b"a"), TypeError, "group=bytearray.*: must be str or bytes, not bytearray"),
+        (None, TypeError, "group=None: must be str or bytes, not NoneType"),
     ],
     ids=["long", "long in UTF-8", "zero byte", "no text", "int", "bytearray", "None"],
 )

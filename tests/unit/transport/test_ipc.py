@@ -276,7 +276,7 @@ def test_where_there_can_be_no_second_name_the_same_rules_hold(listen, tmp_path,
     if obstacle == "no hard links":
         monkeypatch.setattr(os, "link", refuse)
     else:
-        monkeypatch.setattr(ipc, "_beside", lambda _: None)
+        monkeypatch.setattr(ipc, "_temporary_name", lambda _: None)
     if before in ("nothing", "stale"):
         sock, _, cleanup = listen(path)
         assert reaches(sock, path)

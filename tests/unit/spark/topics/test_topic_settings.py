@@ -175,12 +175,18 @@ def test_keys_and_passwords_are_read_where_they_are_needed(tmp_path: Path) -> No
     ("options", "says"),
     [
         ({"curveServerKeyFile": bytes(range(128, 160))}, "curveServerKeyFile=.*: the file is not text in UTF-8"),
-        ({"curveServerKeyFile": b"short"}, "curveServerKeyFile=.*: server_key has 32 bytes, or 40 characters of Z85"),
+        (
+            {"curveServerKeyFile": b"short"},
+            "curveServerKeyFile=.*: server_key: must be 32 bytes, or 40 characters of Z85",
+        ),
         ({"curveServerKeyFile": PUBLIC, "curveSecretKeyFile": b"\xff"}, "curveSecretKeyFile=.*: the file is not text"),
-        ({"curveServerKeyFile": PUBLIC, "curveSecretKeyFile": b"short"}, "curveSecretKeyFile=.*: a secret key has 32"),
+        (
+            {"curveServerKeyFile": PUBLIC, "curveSecretKeyFile": b"short"},
+            "curveSecretKeyFile=.*: secret_key: must be 32",
+        ),
         ({"username": "u", "passwordFile": b"\xff"}, "passwordFile=.*: the file is not text in UTF-8"),
-        ({"username": "u", "passwordFile": b"p" * 256}, "passwordFile=.* with username='u': password has at most 255"),
-        ({"username": "u" * 256, "passwordFile": b"p"}, "passwordFile=.* with username='u+': username has at most 255"),
+        ({"username": "u", "passwordFile": b"p" * 256}, "passwordFile=.* with username='u': password: has 256 bytes"),
+        ({"username": "u" * 256, "passwordFile": b"p"}, "passwordFile=.* with username='u+': username: has 256 bytes"),
     ],
 )
 def test_what_is_no_key_or_password_is_told_with_option_and_path(
