@@ -151,6 +151,7 @@ class Attributes:
 def unknown_entries(tree: ast.Module, attributes: Attributes) -> Iterator[tuple[int, str]]:
     """Yields the line of each function or class, and a described parameter or attribute that it does not have."""
     for node in ast.walk(tree):
+        function: ast.FunctionDef | ast.AsyncFunctionDef | None
         if isinstance(node, ast.ClassDef):
             function = constructor(node)
             known = attributes.of(node.name)
