@@ -28,7 +28,6 @@ class _Registration:
         channel: The connection to it.
         status: Its last report.
         answered: The number of the last request for a report that it has answered.
-        ended: Whether it has disconnected.
     """
 
     name: str
@@ -36,7 +35,6 @@ class _Registration:
     channel: Channel
     status: dict[str, Any] = field(default_factory=dict)
     answered: int = 0
-    ended: bool = False
 
     def send(self, **order: Any) -> None:
         """Sends an order. The thread that reads the reports notices a receiver that has ended."""
@@ -69,18 +67,23 @@ class Coordinator:
         for one in self._registrations():
             one.send(commit=number)
 
-    def status(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Returns the reports of the receivers, and the last reports of those that have died since the last call."""
+    def status(self) -> list[dict[str, Any]]:
+        """Returns the reports of the receivers."""
         registered = self._registrations()
         request = next(self._requests)
         for one in registered:
             one.send(report=request)
         with self._changed:
             self._changed.wait_for(
-                lambda: all(one.answered >= request or one.ended for one in registered), STATUS_TIMEOUT_S
+                lambda: all(self._has_answered(one, request) for one in registered), STATUS_TIMEOUT_S
             )
+            return [{**one.status, "connection": one.name} for one in self._receivers.values()]
+
+    def take_lost(self) -> list[dict[str, Any]]:
+        """Returns the last reports of the receivers that have died since the last call."""
+        with self._changed:
             lost, self._lost_reports = self._lost_reports, []
-            return [{**one.status, "connection": one.name} for one in self._receivers.values()], lost
+            return lost
 
     def wait_ready(self, count: int, seconds: float) -> bool:
         """Waits until the next microbatch would have rows, or would start a receiver; returns False after a timeout.
@@ -100,6 +103,10 @@ class Coordinator:
     def _registrations(self) -> list[_Registration]:
         with self._changed:
             return list(self._receivers.values())
+
+    def _has_answered(self, receiver: _Registration, request: int) -> bool:
+        """Returns whether a receiver has answered a request for a report, or is no longer registered."""
+        return receiver.answered >= request or self._receivers.get(receiver.name) is not receiver
 
     # ------------------------------------------------------------------ for receivers and tasks
 
@@ -137,7 +144,6 @@ class Coordinator:
                     self._changed.notify_all()
         finally:
             with self._changed:
-                receiver.ended = True
                 if self._receivers.get(name) is receiver:
                     del self._receivers[name]
                     # A receiver that could not open its connection has not reported anything.
@@ -161,7 +167,8 @@ class Coordinator:
             if suspect is not None and suspect.address.name == broken:
                 request = next(self._requests)
                 suspect.send(report=request)
-                self._changed.wait_for(lambda: suspect.answered >= request or suspect.ended)
+                # A receiver that does not report is no longer registered after FROZEN_TIMEOUT_S, so this wait ends.
+                self._changed.wait_for(lambda: self._has_answered(suspect, request))
             self._changed.wait_for(lambda: name in self._receivers or name not in self._starting)
             found = self._receivers.get(name)
             if found is None:

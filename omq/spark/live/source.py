@@ -68,6 +68,7 @@ class SocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark calls this after a commit, but `commit` only with the next microbatch.
         self.commit(_offset(number))
         reports = self._reports()
+        self._check_lost()
         has_next = True
         # The first microbatch of a run starts the receivers.
         if self._coordinator is not None and self._planned == number:
@@ -81,9 +82,9 @@ class SocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planned = number + 1
         return _offset(number + has_next)
 
-    @hidden_traceback()
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Returns the reports of the receivers, which Spark shows as `latestOffset` in a query's progress."""
+        # A loss is left to `latestOffset`: a report must not fail the query.
         return {"kind": KIND, "partitions": sorted(self._reports(), key=lambda one: str(one["connection"]))}
 
     @hidden_traceback()
@@ -119,20 +120,19 @@ class SocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._coordinator.commit(self._committed)
 
     def _reports(self) -> list[dict[str, Any]]:
-        """Returns the reports of the receivers, and logs the loss of those that have died.
+        return [] if self._coordinator is None else self._coordinator.status()
+
+    def _check_lost(self) -> None:
+        """Logs the loss of receivers that have died.
 
         Raises:
             StateError: A receiver has died, and `failOnDataLoss` is true.
         """
-        if self._coordinator is None:
-            return []
-        reports, lost = self._coordinator.status()
-        for one in lost:
+        for one in [] if self._coordinator is None else self._coordinator.take_lost():
             text = _loss_text(one, self._committed)
             if self._settings.fail_on_data_loss:
                 raise omq.StateError(f"{text} (failOnDataLoss=true)")
             log.warning("%s", text)
-        return reports
 
 
 def _offset(number: int) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 import omq
-from omq.spark.live import receiver_client
+from omq.spark.live import coordinator, receiver_client
 from omq.spark.live.coordinator import Coordinator
 from omq.spark.live.receiver import MIN_MICROBATCH_BYTES, ReadRequest, Receiver, start
-from omq.spark.live.rpc import FROZEN_TIMEOUT_S, IDLE_TIMEOUT_S, Channel, Unreachable
+from omq.spark.live.rpc import FROZEN_TIMEOUT_S, IDLE_TIMEOUT_S, Channel, RpcServer, Unreachable, connect
 from omq.spark.live.settings import SocketSettings
-from omq.spark.live.source import _loss_text
+from omq.spark.live.source import SocketStreamReader, _loss_text
 from omq.spark.options import STREAM_READ
 from tests.support.waits import until
 
@@ -66,12 +66,13 @@ class Stream:
 
     def report(self) -> dict[str, Any]:
         """The reports of the receiver."""
-        ((report,), _) = self.coordinator.status()
+        (report,) = self.coordinator.status()
         return report
 
     def lost(self) -> list[dict[str, Any]]:
         """The last reports of receivers that have died."""
-        return self.coordinator.status()[1]
+        self.coordinator.status()  # receivers seldom report unless they are asked to
+        return self.coordinator.take_lost()
 
     def receiver(self) -> int:
         """The receiver's process, by the name of its socket."""
@@ -136,7 +137,7 @@ def test_messages_of_every_kind_come_whole(elsewhere: bool, push: omq.PUSH, stre
 def test_a_killed_receiver_is_replaced_and_told_of(push: omq.PUSH, stream: Stream) -> None:
     push.send_many(numbered(0, 100))
     assert stream.read(1) == numbered(0, 100)
-    assert stream.lost() == []  # the receiver has told what it has: it seldom does by itself
+    assert stream.lost() == []
     os.kill(stream.receiver(), signal.SIGKILL)
     while push.peers:
         time.sleep(0.01)
@@ -240,6 +241,56 @@ def test_a_receiver_that_is_killed_while_its_task_comes_back_ends_the_microbatch
         assert "the messages that it had are lost" in caplog.text
     assert values == list(range(len(values)))
     stream.end()
+
+
+def test_a_report_does_not_raise_or_consume_a_loss(push: omq.PUSH) -> None:
+    reader = SocketStreamReader(parsed(connect=push.endpoints[0], triggerSeconds="0.3", failOnDataLoss="true"))
+    before = reader.initialOffset()
+    planned = reader.latestOffset(before)
+    push.send_many(numbered(0, 10))
+    (part,) = reader.partitions(before, planned)
+    assert sum(map(len, reader.read(part))) == 10
+    assert reader._coordinator is not None
+    os.kill(int(receiver_client._find(reader._settings, part).name.split("/")[2]), signal.SIGKILL)
+    until(lambda: reader._coordinator._lost_reports, "the loss")
+    for _ in range(2):
+        assert reader.reportLatestOffset() == {"kind": "live", "partitions": []}
+    with pytest.raises(omq.StateError, match=r"the receiver has died.*failOnDataLoss=true"):
+        reader.latestOffset(planned)
+
+
+def registered(stream: Stream, server: RpcServer) -> Channel:
+    """Registers a receiver that does not answer."""
+    channel = connect(stream.coordinator.address, stream.coordinator.secret)
+    assert channel.call({"register": stream.settings.endpoints[0], "address": server.address}) == {"serve": True}
+    return channel
+
+
+def test_the_wait_for_a_suspect_receiver_is_bounded(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "FROZEN_TIMEOUT_S", 0.5)
+    request = stream.request(1)
+    with contextlib.closing(RpcServer("receiver", request.secret, lambda _: None)) as server:
+        frozen = registered(stream, server)
+        question = {"find": request.name, "broken": server.address.name}
+        started = time.monotonic()
+        with receiver_client._call_coordinator(request, question) as answer:
+            assert answer == {"start": True}
+        assert time.monotonic() - started < 10
+        frozen.close()
+
+
+def test_the_wait_for_a_suspect_receiver_ends_when_it_registers_again(stream: Stream) -> None:
+    request = stream.request(1)
+    with contextlib.closing(RpcServer("receiver", request.secret, lambda _: None)) as server:
+        first = registered(stream, server)
+        with contextlib.closing(connect(request.coordinator, request.secret)) as task:
+            task.send({"find": request.name, "broken": server.address.name})
+            assert first.recv().keys() == {"report"}
+            second = registered(stream, server)
+            task.sock.settimeout(10)
+            assert task.recv()["receiver"][1] == server.address.name
+        first.close()
+        second.close()
 
 
 def test_what_is_lost_with_a_receiver_is_a_lower_bound() -> None:
@@ -407,7 +458,7 @@ def test_a_crowd_of_strangers_keeps_nobody_out(push: omq.PUSH, stream: Stream) -
 
 def test_few_descriptors_are_enough(push: omq.PUSH) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    stream = Stream(connect=push.endpoints[0], batchBytes="64k", triggerSeconds="2", maxRowsPerTrigger="3000")
+    stream = Stream(connect=push.endpoints[0], batchBytes="64k", triggerSeconds="20", maxRowsPerTrigger="3000")
     push.send_many([b"%04d" % number + b" " * 20_000 for number in range(3000)])
     # What is started from here on inherits it.
     resource.prlimit(0, resource.RLIMIT_NOFILE, (256, limits[1]))
