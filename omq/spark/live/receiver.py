@@ -216,15 +216,18 @@ class Receiver:
 
         Raises:
             StateError: The microbatch has been committed.
+            Unreachable: The receiver is closing, and fills no other microbatch.
         """
         self.commit(request["after"])
         number = request["read"]
         with self._lock:
             if number <= self._committed:
                 raise omq.StateError(f"microbatch {number} has been committed, and its messages are no longer kept")
+            if self._connection.interrupted.is_set():
+                raise Unreachable(f"{self._connection.endpoint}: the receiver is closing")
             found = self._uncommitted.setdefault(number, Microbatch(number))
-        if found.claim():
-            self._jobs.put(lambda: self._take(found, request["available_now"]))
+            if found.claim():
+                self._jobs.put(lambda: self._take(found, request["available_now"]))
         return found
 
     def _take(self, microbatch: Microbatch, available_now: bool) -> None:
@@ -279,8 +282,9 @@ class Receiver:
 
     def close(self) -> None:
         """Ends the current read, closes the connection, and logs the number of lost messages."""
-        self._connection.interrupted.set()
-        self._jobs.put(None)
+        with self._lock:
+            self._connection.interrupted.set()
+            self._jobs.put(None)
         self._thread.join()
         arrived = self._connection.close()
         uncommitted = sum(one.rows for one in list(self._uncommitted.values()))

@@ -293,6 +293,41 @@ def test_the_wait_for_a_suspect_receiver_ends_when_it_registers_again(stream: St
         second.close()
 
 
+def test_a_receiver_that_closes_refuses_another_microbatch(push: omq.PUSH, monkeypatch: pytest.MonkeyPatch) -> None:
+    receiver = Receiver(parsed(connect=push.endpoints[0]), push.endpoints[0])
+    is_draining, end = threading.Event(), threading.Event()
+
+    def drain() -> int:
+        is_draining.set()
+        end.wait(20)
+        return 0
+
+    monkeypatch.setattr(receiver._connection, "close", drain)
+    closing = threading.Thread(target=receiver.close)
+    closing.start()
+    assert is_draining.wait(20)
+    with pytest.raises(Unreachable, match=f"{push.endpoints[0]}: the receiver is closing"):
+        receiver.read({"read": 1, "after": 0, "skip": 0, "available_now": False})
+    end.set()
+    closing.join(20)
+    receiver._connection.socket.stop()
+
+
+def test_a_task_that_a_closing_receiver_refuses_reads_from_the_next_one(push: omq.PUSH, stream: Stream) -> None:
+    push.send_many(numbered(0, 10))
+    refused = []
+
+    def refuse(channel: Channel) -> None:
+        refused.append(channel.recv())
+        closing.close()
+        channel.send({"error": "the receiver is closing", "kind": "Unreachable"})
+
+    with contextlib.closing(RpcServer("receiver", stream.coordinator.secret, refuse)) as server:
+        closing = registered(stream, server)
+        assert stream.read(1) == numbered(0, 10)
+    assert len(refused) == 1
+
+
 def test_what_is_lost_with_a_receiver_is_a_lower_bound() -> None:
     report = {"connection": "c", "microbatch": 17, "rows": 0, "unread": 0, "waiting": 1004}
     assert "1004 that had arrived, by its last report. This is a lower bound" in _loss_text(report, 16)
