@@ -190,16 +190,16 @@ class OptionSet:
         """Returns the names of the options for at least one of the uses, for error messages."""
         own = [option.name for option in self._own if not option.uses.isdisjoint(uses)]
         kinds = [omq.SocketType(name) for use in uses for name in self._types[use]]
-        fitting = [
+        available = [
             name
             for name, option in self._sockets.items()
             if not option.uses.isdisjoint(uses) and any(has_option(kind, name) for kind in kinds)
         ]
-        return [*own, *sorted(fitting)]
+        return [*own, *sorted(available)]
 
     def listed(self, *uses: str) -> str:
         """Returns the names of the options as a clause of an error message."""
-        return f"known are: {', '.join(self.known(*uses))}"
+        return f"known options: {', '.join(self.known(*uses))}"
 
     def _unknown(self, name: str, uses: Iterable[str]) -> omq.OptionError:
         """Returns the error for an option that is for none of these uses."""
@@ -226,7 +226,7 @@ class OptionSet:
             The values of the endpoint's own options and of the socket's options, by name.
 
         Raises:
-            OptionError: An option is unknown or not for this use, or a value does not fit.
+            OptionError: An option is unknown or not for this use, or a value is not valid.
         """
         own: dict[str, Any] = {}
         sockets: dict[str, Any] = {}

@@ -27,7 +27,7 @@ def read_secret(option: str, path: str) -> str:
     """Returns the text of a file with a key or a password.
 
     Raises:
-        OptionError: It cannot be read.
+        OptionError: The file cannot be read, or is not text in UTF-8.
     """
     try:
         return Path(path).read_text(encoding="utf-8").strip()
@@ -89,7 +89,7 @@ class Settings:
             limit_required: Whether a batch read of a live socket needs a limit.
 
         Raises:
-            OptionError: An option is unknown, not for this use, or missing, or a value does not fit.
+            OptionError: An option is unknown, not for this use, or missing, or a value is not valid.
         """
         own, options = cls.OPTIONS.parse(use, given)
         cls._check_together(use, own, options, limit_required)
@@ -99,7 +99,11 @@ class Settings:
 
     @classmethod
     def streams(cls, given: Mapping[str, str]) -> bool:
-        """Returns whether there are options that only a streaming read has; raises as `OptionSet.streams`."""
+        """Returns whether there are options that only a streaming read has.
+
+        Raises:
+            OptionError: An option is unknown, or not for reads.
+        """
         return cls.OPTIONS.streams(given)
 
     @classmethod
@@ -117,7 +121,7 @@ class Settings:
         known = self._known_columns()
         for name in self.columns:
             if name not in known:
-                raise omq.OptionError(f"option columns={name!r}: known are {', '.join(known)}")
+                raise omq.OptionError(f"option columns={name!r}: expected one of {', '.join(known)}")
         if len(set(self.columns)) < len(self.columns):
             raise omq.OptionError(f"option columns={','.join(self.columns)!r}: a name is given twice")
 
@@ -144,7 +148,7 @@ class Settings:
         chosen.check()
         if not all(map(self._fits, wanted.fields)):
             raise omq.OptionError(
-                f"the schema does not fit: a read of these columns has {chosen.schema}{self.NULLABLE}; use that"
+                f"the schema does not match: a read of these columns has {chosen.schema}{self.NULLABLE}; use that"
             )
         return chosen
 

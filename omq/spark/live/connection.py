@@ -74,17 +74,17 @@ class ReadProgress:
 
     @property
     def bounded(self) -> bool:
-        """True once the limit of rows or bytes is reached."""
+        """Returns whether the limit of rows or bytes is reached."""
         return self.next_too_large or self.rows_left <= 0 or self.bytes_left <= 0
 
     @property
     def timed_out(self) -> bool:
-        """True once the time is up, unless the read is bounded."""
+        """Returns whether the time is up, and the read is not bounded."""
         return not self.bounded and time.monotonic() >= self._deadline
 
     @property
     def in_time(self) -> bool:
-        """True until the time is up, the source is quiet, or the read is interrupted."""
+        """Returns whether the time is not up, the source not quiet, and the read not interrupted."""
         return self.drain_wait_s is None and self.remaining_s() > 0 and not self.interrupted.is_set()
 
     def remaining_s(self) -> float:
@@ -143,7 +143,7 @@ class LiveConnection:
 
     @property
     def ready(self) -> bool:
-        """True if a read would take a message, or raise an error, at once."""
+        """Returns whether a read would take a message, or raise an error, at once."""
         return bool(self._pending or self.socket.poll(0, omq.POLL_IN) or self._peers.is_overdue)
 
     def stats(self) -> dict[str, Any]:
@@ -164,8 +164,8 @@ class LiveConnection:
         mean = size / count
         # A larger mean counts at once, a smaller one gradually.
         self._mean_bytes = mean if mean > self._mean_bytes else 0.75 * self._mean_bytes + 0.25 * mean
-        fitting = max(1, int(self._batch_bytes / max(self._mean_bytes, 1.0)))
-        self._set_recv_hwm(min(fitting, self._recv_hwm) if self._recv_hwm else fitting)
+        messages = max(1, int(self._batch_bytes / max(self._mean_bytes, 1.0)))
+        self._set_recv_hwm(min(messages, self._recv_hwm) if self._recv_hwm else messages)
 
     # ------------------------------------------------------------------ reading
 
@@ -252,7 +252,7 @@ class LiveConnection:
 
         Raises:
             MultipartError: The first message has several parts; it stays in the socket.
-            MessageTooLarge: The first message does not fit; it stays in the socket.
+            MessageTooLarge: The first message is larger than the block; it stays in the socket.
         """
         used = count = 0
         while (left := min(read.rows_left, MAX_BATCH_ROWS) - count) > 0 and used < len(target):

@@ -63,7 +63,7 @@ class Coordinator:
     # ------------------------------------------------------------------ for the source
 
     def commit(self, number: int) -> None:
-        """Has the receivers drop microbatches up to this one."""
+        """Orders the receivers to drop microbatches up to this one."""
         for one in self._registrations():
             one.send(commit=number)
 
@@ -154,7 +154,7 @@ class Coordinator:
                 self._changed.notify_all()
 
     def _serve_task(self, channel: Channel, name: str, broken: str) -> None:
-        """Sends a task the address of its receiver, or has it start one. Only one task starts a receiver at a time.
+        """Sends a task the address of its receiver, or an order to start one. Only one task at a time starts it.
 
         Args:
             channel: The connection to the task.

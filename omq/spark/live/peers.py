@@ -47,7 +47,7 @@ class Peers:
 
     @property
     def is_overdue(self) -> bool:
-        """True if the connect timeout has passed without a peer, and `wait` has not reported it yet."""
+        """Returns whether the connect timeout has passed without a peer, and `wait` has not reported it yet."""
         return not self._had_peer() and self.remaining_s <= 0 and not self._timeout_reported
 
     def wait(self, seconds: float, interrupted: threading.Event | None = None) -> bool:

@@ -353,18 +353,18 @@ class _ReceiverServer:
             self._receiver.close()
 
     def _run(self) -> None:
-        goes_on = True
+        may_continue = True
         try:
-            while goes_on and not self._closing.is_set():
+            while may_continue and not self._closing.is_set():
                 with contextlib.suppress(OSError, EOFError):
                     self._channel.set_send_timeout(IDLE_TIMEOUT_S)
                     self._channel.send({"register": self._request.name, "address": self._server.address})
-                    goes_on = "serve" in self._channel.recv() and self._open_receiver()
-                    if goes_on:
+                    may_continue = "serve" in self._channel.recv() and self._open_receiver()
+                    if may_continue:
                         self._serve_coordinator(self._channel)
                 self._registered.clear()
                 self._channel.close()
-                goes_on = goes_on and self._reconnect()
+                may_continue = may_continue and self._reconnect()
         finally:
             self._end()
 

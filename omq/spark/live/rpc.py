@@ -33,7 +33,7 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class Unreachable(omq.OmqError):
-    """No process with the secret can be reached.
+    """Raised when no process with the secret can be reached.
 
     Attributes:
         refused: Whether each address refused the connection: the host is up, and the process has ended.
@@ -108,7 +108,7 @@ class Channel:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def set_send_timeout(self, seconds: float) -> None:
-        """Has the kernel end the connection when the peer has not acknowledged data for this time. TCP only."""
+        """Sets the time without an acknowledgement of data after which the kernel ends a TCP connection."""
         if not self.local:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
@@ -141,7 +141,7 @@ class Channel:
         """Sends a message, with bytes and, on the same host, descriptors attached.
 
         Raises:
-            StateError: It has more than `MAX_MESSAGE_BYTES`.
+            StateError: The message has more than `MAX_MESSAGE_BYTES`.
         """
         views = [memoryview(one).cast("B") for one in attached]
         if views:

@@ -150,7 +150,7 @@ class SocketSettings(BaseSettings):
         """Raises an `OptionError` for options that are missing, or exclude or need each other."""
         types = _TYPES[use]
         if own.get("socket") not in types:
-            fault = f"option socket={own['socket']!r} does not fit" if "socket" in own else "option 'socket' is missing"
+            fault = f"option socket={own['socket']!r}" if "socket" in own else "option 'socket' is missing"
             raise omq.OptionError(f"{fault}: {use} takes {' or '.join(types)}; {cls.OPTIONS.listed(use)}")
         if "bind" not in own and "connect" not in own:
             raise omq.OptionError(f"option 'connect' or 'bind' is missing: an endpoint; {cls.OPTIONS.listed(use)}")

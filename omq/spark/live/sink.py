@@ -175,7 +175,7 @@ def _without_nulls(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 def binary_values(column: pa.Array) -> list[Any]:
     """Returns the values of a binary or string column: bytes, or views of Arrow's memory if they are large."""
-    if not any(fits(column.type) for fits in _BINARY):
+    if not any(is_type(column.type) for is_type in _BINARY):
         raise omq.OptionError(f"a value of type {column.type} cannot be sent; cast it to binary or string")
     n = len(column)
     if n == 0:

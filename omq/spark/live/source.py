@@ -208,7 +208,7 @@ def pull_batches(**given: Any) -> Iterator[pa.RecordBatch]:
             at least one of `maxRows`, `maxBytes`, `maxSeconds`.
 
     Raises:
-        OptionError: An option is unknown or missing, does not fit, or there are several endpoints.
+        OptionError: An option is unknown, missing or not valid, or there are several endpoints.
     """
     found = _parsed(READ, given)
     if len(found.endpoints) != 1:
@@ -228,8 +228,8 @@ def push_partition(rows: Iterable[Any], **given: Any) -> Iterator[pa.RecordBatch
         One record batch of one row: the counts `rows` and `bytes` (both bigint).
 
     Raises:
-        OptionError: An option or a column is unknown or missing or does not fit.
-        SendTimeout: See `omq.spark.live.sink.Sender.send`.
+        OptionError: An option or a column is unknown, missing or not valid.
+        SendTimeout: A PUSH has had no room for `send_timeout`, or rows were still queued after `linger`.
     """
     found = _parsed(WRITE, given)
 

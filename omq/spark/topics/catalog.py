@@ -17,7 +17,7 @@ log = logging.getLogger("omq.spark")
 
 
 class DataLoss(omq.OmqError):
-    """Messages of a read that the broker no longer has."""
+    """Raised when the broker no longer has the messages of a read."""
 
 
 @contextlib.contextmanager
@@ -120,10 +120,10 @@ class TopicCatalog:
         if missing := [name for name in self._settings.topics if name not in found and name not in known]:
             with describe_timeout(self._settings):
                 names = sorted(info.name for info in self.client.topics())
-            there = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "") if names else "none"
+            listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "") or "none"
             raise TopicError(
                 f"option {self._settings.chosen}: {self._settings.endpoint} has no topic {missing[0]!r};"
-                f" there are: {there}"
+                f" its topics are: {listed}"
             )
 
     # ------------------------------------------------------------------ bounds
@@ -337,8 +337,8 @@ class TopicCatalog:
 
     def _check_other_queries(self, name: str, before: TopicOffset) -> None:
         """Logs, once, that another query has moved the subscription."""
-        there = self._cursors([name]).get(name, before.next)
-        self._is_shared = there != before.next
+        found = self._cursors([name]).get(name, before.next)
+        self._is_shared = found != before.next
         if self._is_shared:
             log.warning(
                 "subscription=%r of topic %r was left at id %d and is at id %d: another query moves it, too. Use one"
@@ -346,7 +346,7 @@ class TopicCatalog:
                 self._settings.subscription,
                 name,
                 before.next - 1,
-                there - 1,
+                found - 1,
             )
 
     def _move_cursor(self, name: str, next_id: int, *, new: bool) -> None:

@@ -166,6 +166,7 @@ class TopicSettings(BaseSettings):
 
     Attributes:
         endpoint: The broker's endpoint.
+        chosen: The option that chooses the topics and its text, for error messages; empty for a column.
         topics: Names of topics. A write has one, or none if a column has the topic.
         pattern: A regular expression for the whole name of a topic; `None` if topics are named.
         starting_offsets: The start of a read; ids are inclusive.
@@ -193,6 +194,7 @@ class TopicSettings(BaseSettings):
     }
     NULLABLE: ClassVar = ", all of which may be null"
     endpoint: str
+    chosen: str = ""
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     starting_offsets: Offsets = EARLIEST
@@ -207,13 +209,6 @@ class TopicSettings(BaseSettings):
     timeout: float = 30.0
     username: str | None = None
     secrets: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def chosen(self) -> str:
-        """The option that chooses the topics, for error messages."""
-        if self.pattern is not None:
-            return f"topicPattern={self.pattern!r}"
-        return f"topic={self.topics[0]!r}" if len(self.topics) == 1 else f"topics={','.join(self.topics)!r}"
 
     def chooses(self, topic: str) -> bool:
         """Returns whether the options choose a topic of this name."""
@@ -285,10 +280,13 @@ class TopicSettings(BaseSettings):
     @classmethod
     def _fields(cls, use: str, own: dict[str, Any]) -> dict[str, Any]:
         secrets = tuple((name, str(own.pop(name))) for name in _SECRETS if name in own)
-        topics = own.pop("topics", ()) + ((own.pop("topic"),) if "topic" in own else ())
-        chosen = {"endpoint": own.pop("connect"), "topics": topics, "pattern": own.pop("topicPattern", None)}
-        start = {"starting_offsets": LATEST} if use == STREAM_READ else {}
-        return {**start, **super()._fields(use, own), **chosen, "secrets": secrets}
+        found: dict[str, Any] = {"starting_offsets": LATEST} if use == STREAM_READ else {}
+        for option in own.keys() & {"topic", "topics", "topicPattern"}:
+            value = own.pop(option)
+            names = value if option == "topics" else (value,)
+            found["chosen"] = f"{option}={','.join(names)!r}"
+            found |= {"pattern": value} if option == "topicPattern" else {"topics": names}
+        return {**found, "endpoint": own.pop("connect"), **super()._fields(use, own), "secrets": secrets}
 
     def check(self) -> None:
         """Raises an `OptionError` for options that cannot be combined."""
@@ -298,7 +296,7 @@ class TopicSettings(BaseSettings):
             try:
                 check_name(name)
             except omq.OmqError as error:
-                raise omq.OptionError(f"option topic={name!r}: {error}") from None
+                raise omq.OptionError(f"option {self.chosen}: {error}") from None
         if self.subscription is not None:
             try:
                 check_name(self.subscription, "a subscription's name")

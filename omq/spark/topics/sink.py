@@ -68,7 +68,7 @@ def check_topic(settings: TopicSettings, client: Client) -> None:
     """Checks that the topic of the options exists.
 
     Raises:
-        TopicError: It does not.
+        TopicError: The topic does not exist.
         BrokerTimeout: The broker does not answer.
     """
     for name in settings.topics:
@@ -77,7 +77,7 @@ def check_topic(settings: TopicSettings, client: Client) -> None:
                 client.topics(name)
             except TopicError:
                 raise TopicError(
-                    f"option topic={name!r}: {settings.endpoint} has no such topic; a sink does not create topics"
+                    f"option {settings.chosen}: {settings.endpoint} has no such topic; a sink does not create topics"
                 ) from None
 
 
@@ -175,7 +175,7 @@ class TaskAttempt:
 
         Raises:
             OptionError: A row is not a valid message.
-            BrokerError: The broker refuses it, or does not answer within `timeout`.
+            BrokerError: The broker refuses a message, or does not answer within `timeout`.
         """
         try:
             with describe_timeout(self._settings):
@@ -234,7 +234,7 @@ class TaskAttempt:
             else:
                 self._stages[topic] = name, after
         except TopicError as error:
-            which = f"option topic={topic!r}" if self._settings.topics else f"column 'topic' with {topic!r}"
+            which = f"option {self._settings.chosen}" if self._settings.topics else f"column 'topic' with {topic!r}"
             raise TopicError(f"{which}: {error}") from None
 
     def _check_broker(self) -> None:
@@ -347,7 +347,7 @@ def _check_repeated(scope: str, rows: Counter[str], published_rows: Counter[str]
     """Reports a microbatch that was published before.
 
     Raises:
-        StateError: It had other rows or topics then, or a topic was deleted since.
+        StateError: The microbatch had other rows or topics, or a topic has been deleted.
     """
     if rows != published_rows:
         raise omq.StateError(

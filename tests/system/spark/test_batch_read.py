@@ -39,7 +39,7 @@ def test_a_batch_without_a_bound_is_an_error(spark: Any) -> None:
 def test_an_unknown_option_is_an_error_that_lists_the_known(spark: Any) -> None:
     with pytest.raises(
         Exception,
-        match=r"unknown option 'maxrow'; did you mean 'maxRows'. known are: socket, bind, .*maxRows.*recv_hwm",
+        match=r"unknown option 'maxrow'; did you mean 'maxRows'. known options: socket, bind, .*maxRows.*recv_hwm",
     ):
         read(spark, socket="PULL", connect="tcp://127.0.0.1:1", maxRow=5)
 
@@ -121,7 +121,7 @@ def test_a_schema_of_the_users_own(spark: Any, feed: Feeder) -> None:
     url = feed.push([b"x"] * 3)
     reader = spark.read.format("omq").option("socket", "PULL").option("connect", url).option("maxRows", 3)
     assert reader.schema("sequence bigint, value binary").load().collect()[2].sequence == 2
-    with pytest.raises(Exception, match="the schema does not fit"):
+    with pytest.raises(Exception, match="the schema does not match"):
         reader.schema("value string").load().collect()
 
 

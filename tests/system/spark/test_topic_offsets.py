@@ -275,7 +275,7 @@ def test_a_store_that_is_an_older_one_is_data_loss(
 def test_a_topic_that_is_named_and_not_there_is_told_also_by_a_checkpoint(client: Client, query: Query) -> None:
     filled(client, "a")
     assert query.run(topic="a", startingOffsets="earliest").take() == ids("a", 1, 3)
-    with pytest.raises(omq.OmqError, match=r"has no topic 'typo'; there are: a"):
+    with pytest.raises(omq.OmqError, match=r"has no topic 'typo'; its topics are: a"):
         query.run(topics="a,typo").take()
 
 

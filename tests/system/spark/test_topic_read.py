@@ -46,7 +46,7 @@ def test_columns_are_chosen_by_option_and_by_schema(spark: Any, url: str, client
     frame = spark.read.format("omq").schema("id bigint").option("connect", url).option("topic", topic).load()
     assert [tuple(row) for row in frame.collect()] == [(1,), (2,)]
     assert read(spark, url, topic=topic).select("key").count() == 2
-    with pytest.raises(Exception, match="the schema does not fit"):
+    with pytest.raises(Exception, match="the schema does not match"):
         spark.read.format("omq").schema("id string").option("connect", url).option("topic", topic).load().collect()
 
 

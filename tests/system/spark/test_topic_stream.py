@@ -343,7 +343,7 @@ def test_a_checkpoint_of_another_source_or_broker_is_refused(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"topic": "nowhere"}, "option topic='nowhere': tcp://.* has no topic 'nowhere'; there are: "),
+        ({"topic": "nowhere"}, "option topic='nowhere': tcp://.* has no topic 'nowhere'; its topics are: "),
         ({"topic": "jobs"}, "option topic='jobs': 'jobs' is a round-robin topic"),
         (
             {"topic": "few", "startingOffsets": '{"few": 5}'},

@@ -1,4 +1,4 @@
-"""The options of the data source: what is known, what is missing, what does not fit."""
+"""The options of the data source: known, missing and invalid ones."""
 
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ def test_an_empty_prefix_subscribes_to_everything() -> None:
         (
             "read",
             {**PULL, "maxrow": "1"},
-            "unknown option 'maxrow'; did you mean 'maxRows'. known are: socket, bind, connect.*maxSeconds",
+            "unknown option 'maxrow'; did you mean 'maxRows'. known options: socket, bind, connect.*maxSeconds",
         ),
         ("read", {**PULL, "triggerSeconds": "1"}, "not an option of read: 'triggerSeconds'"),
         ("readStream", {**PULL, "maxRows": "1"}, "'maxRows'; did you mean 'maxRowsPerTrigger'"),
@@ -64,11 +64,11 @@ def test_an_empty_prefix_subscribes_to_everything() -> None:
         ("read", {**PULL, "maxRows": "1", "send_hwm": "x"}, "send_hwm"),
         ("read", {**PULL, "maxRows": "1", "subscribe": "a"}, "does not fit a PULL socket"),
         ("read", {"connect": "tcp://a:1", "maxRows": "1"}, "'socket' is missing: read takes PULL or SUB"),
-        ("read", {**PULL, "socket": "PUSH", "maxRows": "1"}, "socket='PUSH' does not fit"),
+        ("read", {**PULL, "socket": "PUSH", "maxRows": "1"}, "socket='PUSH': read takes PULL or SUB"),
         ("read", {"socket": "PULL", "maxRows": "1"}, "option 'connect' or 'bind' is missing"),
         ("read", {**PULL, "socket": "SUB", "maxRows": "1"}, "option 'subscribe' is missing"),
-        ("read", {**PULL, "maxRows": "1", "columns": "value,key"}, "columns='key': known are value, parts"),
-        ("read", {**PULL, "maxRows": "1", "columns": "topic"}, "columns='topic': known are value, parts, endpoint,"),
+        ("read", {**PULL, "maxRows": "1", "columns": "value,key"}, "columns='key': expected one of value, parts"),
+        ("read", {**PULL, "maxRows": "1", "columns": "topic"}, "expected one of value, parts, endpoint, timestamp"),
         ("read", {**PULL, "maxRows": "1", "columns": "value,value"}, "twice"),
         ("read", {**PULL, "connect": "tcp://a:1,tcp://b:1", "maxRows": "1", "partitions": "2"}, "a single endpoint"),
         ("read", {"socket": "PULL", "bind": "tcp://a:1", "maxRows": "1", "partitions": "2"}, "bound only once"),
@@ -144,9 +144,9 @@ def test_each_option_of_a_stream_alone_tells_that_it_is_one(name: str) -> None:
     [
         (
             "triggerseconsd",
-            "unknown option 'triggerseconsd'; did you mean 'triggerSeconds'. known are: .*maxRows.*trigger",
+            "unknown option 'triggerseconsd'; did you mean 'triggerSeconds'. known options: .*maxRows.*trigger",
         ),
-        ("keepSeconds", "not an option of read or readStream: 'keepSeconds'; known are: "),
+        ("keepSeconds", "not an option of read or readStream: 'keepSeconds'; known options: "),
         ("send_hwm", "not an option of read or readStream: 'send_hwm'"),
         ("provider", "CREATE TABLE .*createOrReplaceTempView"),
     ],

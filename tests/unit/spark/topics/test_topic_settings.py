@@ -1,4 +1,4 @@
-"""Options of topics: texts become settings, and what does not fit is named."""
+"""Options of topics: texts become settings, and errors name the option and its text."""
 
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,8 @@ def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
         ("read", {"connect": "tcp//h", "topic": "t"}, "option 'connect': "),
         ("read", {"connect": "inproc://x", "topic": "t"}, "option connect='inproc://x': inproc stays within a process"),
         ("read", {"connect": URL, "topic": "a/b"}, "option topic='a/b': "),
+        ("read", {"connect": URL, "topics": "a/b"}, "option topics='a/b': "),
+        ("read", {"connect": URL, "topics": "a, b/c"}, "option topics='a,b/c': .*'b/c'"),
         ("read", {"connect": URL, "topic": ""}, "option topic='': must be the name of a topic"),
         ("read", {"connect": URL, "topics": " , "}, "option topics=' , ': must be names of topics"),
         ("read", {"connect": URL, "topics": "a,a"}, "option topics='a,a': must be names of topics, .* each once"),
@@ -120,7 +122,7 @@ def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
         ),
         ("read", {**TOPIC, "max_message_size": "5"}, "not an option of read: 'max_message_size'"),
         ("readStream", {**TOPIC, "triggerSeconds": "1"}, "unknown option 'triggerSeconds'"),
-        ("read", {**TOPIC, "columns": "value,offset"}, "columns='offset': known are topic, id"),
+        ("read", {**TOPIC, "columns": "value,offset"}, "columns='offset': expected one of topic, id"),
         ("read", {**TOPIC, "columns": "value,value"}, "a name is given twice"),
         ("read", {**TOPIC, "bind": URL}, "unknown option 'bind'"),
         ("read", {**TOPIC, "recv_hwm": "5"}, "not an option of read: 'recv_hwm'"),
@@ -211,7 +213,7 @@ def test_what_is_no_key_or_password_is_told_with_option_and_path(
     ],
 )
 def test_a_schema_that_does_not_fit_in_type_or_nulls_is_refused(parse: Any, field: StructField) -> None:
-    with pytest.raises(omq.OptionError, match=r"the schema does not fit: .* all of which may be null"):
+    with pytest.raises(omq.OptionError, match=r"the schema does not match: .* all of which may be null"):
         parse(TOPIC, StructType([field]))
 
 
