@@ -49,7 +49,9 @@ class ReadProgress:
     Attributes:
         available_now: Whether the read ends with the messages that are there now, and drains the socket.
         is_empty: Whether no message has been taken.
+        last_arrival: The time of the last message.
         next_too_large: Whether the next message exceeds *bytes_left*.
+        timed_out: Whether the read ended because its time was up.
         drain_wait_s: The longest wait of a call in seconds once the socket drains; `None` before.
         interrupted: While this is set, the read ends as if its time were up.
     """
@@ -63,12 +65,12 @@ class ReadProgress:
     ) -> None:
         self.rows_left = sys.maxsize if max_rows is None else max_rows
         self.bytes_left = sys.maxsize if max_bytes is None else max_bytes
-        self._last_arrival = time.monotonic()
-        self._deadline = math.inf if max_seconds is None else self._last_arrival + max_seconds
+        self.last_arrival = time.monotonic()
+        self.deadline = math.inf if max_seconds is None else self.last_arrival + max_seconds
         self._quiet_seconds = math.inf if quiet_seconds is None else quiet_seconds
         self.available_now = quiet_seconds is not None
         self.is_empty = True
-        self.next_too_large = False
+        self.next_too_large = self.timed_out = False
         self.drain_wait_s: float | None = None
         self.interrupted = threading.Event()
 
@@ -78,50 +80,25 @@ class ReadProgress:
         return self.next_too_large or self.rows_left <= 0 or self.bytes_left <= 0
 
     @property
-    def timed_out(self) -> bool:
-        """Returns whether the time is up, and the read is not bounded."""
-        return not self.bounded and time.monotonic() >= self._deadline
-
-    @property
     def in_time(self) -> bool:
         """Returns whether the time is not up, the source not quiet, and the read not interrupted."""
         return self.drain_wait_s is None and self.remaining_s() > 0 and not self.interrupted.is_set()
 
     def remaining_s(self) -> float:
         """Returns the seconds until the read ends if nothing arrives."""
-        return min(self._deadline, self._last_arrival + self._quiet_seconds) - time.monotonic()
+        return min(self.deadline, self.last_arrival + self._quiet_seconds) - time.monotonic()
 
     def wait_s(self) -> float:
         """Returns the longest wait of the next call in seconds."""
         return max(0.0, min(MAX_WAIT_S, self.remaining_s())) if self.drain_wait_s is None else self.drain_wait_s
 
-    def record_arrival(self) -> None:
-        """Records that a message has arrived."""
-        self._last_arrival = time.monotonic()
-
-    def record_taken(self, rows: int, size: int) -> None:
-        """Records that messages have been taken."""
-        self.rows_left -= rows
-        self.bytes_left -= size
-        self.is_empty = False
-
 
 class LiveConnection:
     """A socket for reading, with the messages that were received and are not in a batch yet.
 
-    Args:
-        settings: The options of the read.
-        endpoint: The endpoint, as in the option.
-        pool: The memory for batches; `None` for a new pool.
-
     Attributes:
         sequence: The sequence of the next message.
-        bounded: Whether the last read ended at a limit of rows or bytes.
-        timed_out: Whether the last read ended because its time was up.
         interrupted: While this is set, every read ends within `MAX_WAIT_S`.
-
-    Raises:
-        OmqError: The socket cannot be opened.
     """
 
     def __init__(self, settings: SocketSettings, endpoint: str, pool: BufferPool | None = None) -> None:
@@ -139,7 +116,6 @@ class LiveConnection:
         self._pool = pool or BufferPool()
         self._drain: _Drain | None = None
         self.interrupted = threading.Event()
-        self.bounded = self.timed_out = False
 
     @property
     def ready(self) -> bool:
@@ -175,7 +151,6 @@ class LiveConnection:
         With `availableNow`, a read that ends before its limit of rows or bytes drains the socket.
         """
         read.interrupted = self.interrupted
-        self.timed_out = False
         try:
             if self._drain is None:
                 self._await_peer(read)
@@ -183,15 +158,11 @@ class LiveConnection:
                     taken = self._take_batch(read)
                     if taken is not None:
                         yield taken
-                self.timed_out = read.timed_out
+                read.timed_out = not read.bounded and time.monotonic() >= read.deadline
             if read.available_now:
                 yield from self._take_drained(read)
         finally:
-            self.bounded = read.bounded
             self._set_recv_hwm(1)
-
-    def _take_batch(self, read: ReadProgress) -> MessageBatch | None:
-        return self._take_any_parts(read) if self._pending else self._take_one_part(read)
 
     def _take_drained(self, read: ReadProgress) -> Iterator[MessageBatch]:
         """Drains the socket, and yields the messages that are on their way, within the limits."""
@@ -210,12 +181,14 @@ class LiveConnection:
             remaining_s = self._peers.remaining_s
             seconds = FIRST_PEER_TIMEOUT_S if remaining_s == math.inf else max(remaining_s, 0) + POLL_INTERVAL_S
             self._peers.wait(seconds, self.interrupted)
-            read.record_arrival()
+            read.last_arrival = time.monotonic()
         else:
             self._peers.wait(read.remaining_s(), self.interrupted)
 
-    def _take_one_part(self, read: ReadProgress) -> MessageBatch | None:
+    def _take_batch(self, read: ReadProgress) -> MessageBatch | None:
         """Takes messages of one part, or of any number if the first has several; `None` if none arrives in time."""
+        if self._pending:
+            return self._take_any_parts(read)
         block = self._pool.allocate(BODY_OFFSET_BYTES + self._batch_bytes)
         runs: list[tuple[int, int]] = []
         room = min(self._batch_bytes, read.bytes_left)
@@ -277,7 +250,7 @@ class LiveConnection:
                 break
             runs.append(_run(received))
             count += received
-            read.record_arrival()
+            read.last_arrival = time.monotonic()
             if not read.in_time:
                 break  # otherwise a peer that sends all the time would delay the end until the block is full
             if not large and used - before < MIN_CALL_BYTES and received < left:
@@ -318,7 +291,9 @@ class LiveConnection:
     def _record(self, taken: MessageBatch, read: ReadProgress) -> MessageBatch:
         """Counts the messages of a batch, and adapts the read-ahead to their size."""
         self.sequence += taken.count
-        read.record_taken(taken.count, taken.size)
+        read.rows_left -= taken.count
+        read.bytes_left -= taken.size
+        read.is_empty = False
         self._adapt_read_ahead(taken.size, taken.count)
         return taken
 
@@ -331,7 +306,7 @@ class LiveConnection:
         except omq.ReceiveTimeout:
             return False
         self._pending.extend(one if isinstance(one, list) else [one] for one in found)
-        read.record_arrival()
+        read.last_arrival = time.monotonic()
         return True
 
     # ------------------------------------------------------------------ the end
@@ -389,11 +364,7 @@ class _Drain:
         return 0.0 if self._peers_gone else DRAIN_POLL_INTERVAL_S
 
     def may_continue(self, received: bool) -> bool:
-        """Returns whether more messages may arrive.
-
-        Args:
-            received: Whether a message has arrived since `wait_s`.
-        """
+        """Returns whether more messages may arrive. *received*: whether one has arrived since `wait_s`."""
         if self._peers_gone:
             return received
         # Also a part of a large message is progress.

@@ -20,21 +20,13 @@ STATUS_TIMEOUT_S: Final = 2.0  # for receivers to report
 
 @dataclass(eq=False)
 class _Registration:
-    """A registered receiver.
-
-    Attributes:
-        name: The name of its connection.
-        address: Its address for tasks.
-        channel: The connection to it.
-        status: Its last report.
-        answered: The number of the last request for a report that it has answered.
-    """
+    """A registered receiver."""
 
     name: str
-    address: ProcessAddress
+    address: ProcessAddress  # for tasks
     channel: Channel
-    status: dict[str, Any] = field(default_factory=dict)
-    answered: int = 0
+    status: dict[str, Any] = field(default_factory=dict)  # the last report
+    answered: int = 0  # the number of the last request for a report that the receiver has answered
 
     def send(self, **order: Any) -> None:
         """Sends an order. The thread that reads the reports notices a receiver that has ended."""
@@ -43,12 +35,7 @@ class _Registration:
 
 
 class Coordinator:
-    """Serves the source, receivers and tasks.
-
-    Attributes:
-        address: The address for receivers and tasks.
-        secret: The stream's secret.
-    """
+    """Serves the source, receivers and tasks."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -86,11 +73,10 @@ class Coordinator:
             return lost
 
     def wait_ready(self, count: int, seconds: float) -> bool:
-        """Waits until the next microbatch would have rows, or would start a receiver; returns False after a timeout.
+        """Waits until the next microbatch would have rows; returns False after a timeout.
 
-        Args:
-            count: The number of partitions. A microbatch starts their missing receivers.
-            seconds: The timeout.
+        With fewer receivers than *count*, the number of partitions, it does not wait: a microbatch starts the missing
+        ones.
         """
         with self._changed:
             return self._changed.wait_for(
@@ -156,11 +142,8 @@ class Coordinator:
     def _serve_task(self, channel: Channel, name: str, broken: str) -> None:
         """Sends a task the address of its receiver, or an order to start one. Only one task at a time starts it.
 
-        Args:
-            channel: The connection to the task.
-            name: The name of the receiver's connection.
-            broken: The name of the receiver process to which the task has lost its connection; empty for none. The
-                process remains the receiver if it still answers.
+        *broken* is the name of the receiver process to which the task has lost its connection; empty for none. The
+        process remains the receiver if it still answers.
         """
         with self._changed:
             suspect = self._receivers.get(name)

@@ -63,21 +63,11 @@ _LIBZMQ_NOTE: Final = (
 
 @dataclass
 class ReadRequest(InputPartition):
-    """One connection in one microbatch: the part that a task reads.
-
-    Attributes:
-        name: The name of the connection.
-        endpoint: The endpoint of the connection.
-        after: The number of the last committed microbatch.
-        microbatch: The number of the microbatch to read.
-        available_now: Whether the query has `availableNow`.
-        coordinator: The address of the coordinator.
-        secret: The stream's secret.
-    """
+    """One connection in one microbatch: the part that a task reads."""
 
     name: str
     endpoint: str
-    after: int
+    after: int  # the number of the last committed microbatch
     microbatch: int
     available_now: bool
     coordinator: ProcessAddress
@@ -88,10 +78,8 @@ class Microbatch:
     """The messages of a partition in a microbatch. Any number of readers may follow it while it grows.
 
     Attributes:
-        number: The number of the microbatch in the end offset.
-        rows: The number of messages.
         read: The number of messages that a reader has taken; the largest of all readers.
-        bytes: The bytes of their bodies.
+        bytes: The bytes of all bodies.
         is_complete: Whether it has ended, with or without an error.
         bounded: Whether it ended at a limit of rows or bytes.
         error: The error with which it ended; `None` without one.
@@ -128,15 +116,14 @@ class Microbatch:
             return is_free
 
     def follow(self, heartbeat_interval_s: float | None = None, skip: int = 0) -> Iterator[MessageBatch | None]:
-        """Yields all batches until the end of the microbatch.
+        """Yields all batches until the end of the microbatch, and raises the error with which it ended.
 
         Args:
             heartbeat_interval_s: Seconds without a batch after which it yields `None`; `None` to wait without that.
             skip: The number of batches that the reader has already.
 
         Raises:
-            Exception: The error with which the microbatch ended.
-            StateError: The microbatch has fewer batches.
+            StateError: The microbatch has fewer than *skip* batches.
         """
         with self._changed:
             if skip > len(self._batches):
@@ -164,10 +151,6 @@ class Microbatch:
 
 class Receiver:
     """The connection of a partition, and its uncommitted microbatches.
-
-    Args:
-        settings: The options of the read.
-        endpoint: The endpoint of the connection.
 
     Attributes:
         last: The newest microbatch; `None` before the first.
@@ -210,10 +193,6 @@ class Receiver:
     def read(self, request: dict[str, Any]) -> Microbatch:
         """Returns the microbatch of a request, and begins to fill it unless another request has done so.
 
-        Args:
-            request: The fields `read` (the number of the microbatch), `after` (of the last committed one) and
-                `available_now`.
-
         Raises:
             StateError: The microbatch has been committed.
             Unreachable: The receiver is closing, and fills no other microbatch.
@@ -235,14 +214,15 @@ class Receiver:
         self.last = microbatch
         failure: Exception | None = None
         started_at = time.monotonic()
+        progress = self._progress(microbatch, available_now)
         try:
-            for batch in connection.take(self._progress(microbatch, available_now)):
+            for batch in connection.take(progress):
                 microbatch.add(batch)
                 self._first_arrival = min(self._first_arrival, time.monotonic())
         except Exception as error:
             failure = error
         self._gathered_s += time.monotonic() - started_at
-        if available_now and connection.timed_out:
+        if available_now and progress.timed_out:
             log.warning(
                 "%s: messages still arrived after availableNow had read for %g s; the next run reads the others. A"
                 " larger triggerSeconds reads for longer",
@@ -251,7 +231,7 @@ class Receiver:
             )
         # Before the task ends: Spark plans the next microbatch at once.
         self._ready = connection.ready
-        microbatch.end(failure is None and connection.bounded, failure)
+        microbatch.end(failure is None and progress.bounded, failure)
         self.changed.set()
 
     def _trigger_s(self, available_now: bool) -> float:
@@ -318,12 +298,7 @@ class Receiver:
 
 
 class _ReceiverServer:
-    """Serves tasks, and the coordinator's orders, until the query ends or another receiver replaces this one.
-
-    Args:
-        settings: The options of the read.
-        request: The request of the task that started the process.
-    """
+    """Serves tasks, and the coordinator's orders, until the query ends or another receiver replaces this one."""
 
     def __init__(self, settings: SocketSettings, request: ReadRequest) -> None:
         self.endpoints: dict[str, str] = {}

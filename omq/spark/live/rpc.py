@@ -90,7 +90,6 @@ class Channel:
     """A connection to a peer. Any thread may send, only one may receive.
 
     Attributes:
-        sock: The socket.
         local: Whether descriptors can be sent: the peer is on this host.
         authenticated: Whether the peer has proved that it knows the secret.
     """
@@ -209,13 +208,7 @@ def _proof(secret: bytes, role: bytes, nonces: bytes) -> bytes:
 
 
 class RpcServer:
-    """Listens, and serves each authenticated peer in a thread.
-
-    Args:
-        role: The role of this process, for the name of its Unix socket.
-        secret: The stream's secret.
-        serve: Serves one peer. The channel is closed when it returns.
-    """
+    """Listens, and calls *serve* for each authenticated peer in a thread. The channel is closed when it returns."""
 
     def __init__(self, role: str, secret: bytes, serve: Callable[[Channel], None]) -> None:
         self._secret = secret

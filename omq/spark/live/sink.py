@@ -51,24 +51,14 @@ _BINARY: Final = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_stri
 
 @dataclass
 class RowsSent(WriterCommitMessage):
-    """The counts of a task.
-
-    Attributes:
-        rows: The messages that it has sent.
-        bytes: The bytes of their parts.
-    """
+    """The counts of a task."""
 
     rows: int = 0
-    bytes: int = 0
+    bytes: int = 0  # of all parts
 
 
 def check_columns(settings: SocketSettings, columns: Mapping[str, str | None]) -> None:
-    """Raises an `OptionError` for columns that a sink cannot send.
-
-    Args:
-        settings: The options of the write.
-        columns: Spark's types by name; `None` if the type is not known yet.
-    """
+    """Raises an `OptionError` for columns that a sink cannot send: Spark's types by name, `None` if unknown."""
     for name, kind in columns.items():
         if name not in _TYPES or kind not in (None, *_TYPES[name]):
             raise omq.OptionError(
@@ -200,14 +190,6 @@ def binary_values(column: pa.Array) -> list[Any]:
 
 class HostWriter:
     """A connection of this process, for one task at a time, of this process or of another.
-
-    Args:
-        key: The key of the connection.
-        settings: The options of the write.
-
-    Attributes:
-        sender: The connection.
-        listener: The socket whose name is the claim.
 
     Raises:
         OSError: Another process has the connection.
@@ -379,15 +361,7 @@ def send_through(settings: SocketSettings, batches: Iterator[pa.RecordBatch]) ->
 
 
 class SocketSink(SparkSink):
-    """Sends rows. A task returns when its rows have left, so a commit does nothing.
-
-    Args:
-        settings: The options.
-        rows: The schema of the rows.
-
-    Raises:
-        OptionError: A column is missing, unknown, or has another type.
-    """
+    """Sends rows. A task returns when its rows have left, so a commit does nothing."""
 
     def __init__(self, settings: SocketSettings, rows: StructType) -> None:
         check_columns(settings, {one.name: one.dataType.simpleString() for one in rows.fields})

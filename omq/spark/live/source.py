@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 import omq
-from omq.spark.errors import hidden_traceback
+from omq.spark.errors import check_offset, hidden_traceback
 from omq.spark.live import receiver_client
 from omq.spark.live.connection import read_once
 from omq.spark.live.coordinator import Coordinator
@@ -140,32 +140,14 @@ def _offset(number: int) -> dict[str, Any]:
     return {"kind": KIND, "microbatch": number, "version": OFFSET_VERSION}
 
 
-def _microbatch_number(offset: Mapping[str, Any]) -> int:
-    """Returns the number of an offset.
-
-    Raises:
-        StateError: The checkpoint belongs to another kind of source, or has offsets of another version.
-    """
-    if offset.get("kind") != KIND:
-        raise omq.StateError(
-            f"the checkpoint belongs to another kind of source, not to a live socket: {dict(offset)}; use another"
-            " checkpointLocation"
-        )
-    if offset.get("version") != OFFSET_VERSION:
-        raise omq.StateError(
-            f"the checkpoint has offsets of version {offset.get('version')}, this package supports {OFFSET_VERSION};"
-            " use another checkpointLocation"
-        )
+def _microbatch_number(offset: dict[str, Any]) -> int:
+    """Returns the number of an offset."""
+    check_offset(offset, KIND, OFFSET_VERSION, "a live socket")
     return int(offset["microbatch"])
 
 
 def _loss_text(report: dict[str, Any], committed: int) -> str:
-    """Returns the text about a receiver that has died.
-
-    Args:
-        report: Its last report, which may be half a second old.
-        committed: The number of the last committed microbatch.
-    """
+    """Returns the text about a receiver that has died, from its last report, which may be half a second old."""
     text = f"{report.get('endpoint', report['connection'])}: the receiver has died"
     if report.get("microbatch") is None:
         return f"{text}; the messages that had arrived there are lost"

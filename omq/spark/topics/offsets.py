@@ -10,6 +10,7 @@ from typing import Any, Final
 from pyspark.sql.datasource import InputPartition
 
 import omq
+from omq.spark.errors import check_offset
 
 #: The version of an offset in a checkpoint.
 VERSION: Final = 1
@@ -67,16 +68,7 @@ class Offset:
         Raises:
             StateError: The checkpoint belongs to another kind of source, or is damaged.
         """
-        if not isinstance(found, dict) or found.get("kind") != KIND:
-            raise omq.StateError(
-                f"the checkpoint belongs to another kind of source, not to topics: {found}; use another"
-                " checkpointLocation"
-            )
-        if found.get("version") != VERSION:
-            raise omq.StateError(
-                f"the checkpoint has offsets of version {found.get('version')}, this package supports {VERSION};"
-                " use another checkpointLocation"
-            )
+        check_offset(found, KIND, VERSION, "topics")
         try:
             topics = {name: TopicOffset.parse(one) for name, one in found["topics"].items()}
             return cls(str(found["broker"]), topics)

@@ -128,7 +128,7 @@ def test_a_read_ends_in_time_though_a_peer_goes_on_sending(ends: str) -> None:
             begun = time.monotonic()
             count = sum(one.count for one in connection.take(limits))
             took = time.monotonic() - begun
-            assert connection.timed_out == (ends == "seconds")
+            assert limits.timed_out == (ends == "seconds")
             connection.socket.stop()
         finally:
             goes_on.set()
@@ -258,13 +258,13 @@ def test_a_drain_loses_nothing_of_a_peer_that_goes_on_sending(multipart: bool, r
             if rows:
                 assert connection.socket.poll(20)
                 time.sleep(0.2)  # so that the kernel has some on their way
-            limits = dict[str, Any](max_rows=rows, max_seconds=0.0 if rows else 0.3, quiet_seconds=5)
             has_timed_out, goes_on_reading = False, True
             while goes_on_reading:
-                for one in connection.take(ReadProgress(**limits)):
+                progress = ReadProgress(max_rows=rows, max_seconds=0.0 if rows else 0.3, quiet_seconds=5)
+                for one in connection.take(progress):
                     got += [int(parts[0]) for parts in one.record_batch(wanted)["parts"].to_pylist()]
-                has_timed_out = has_timed_out or connection.timed_out
-                goes_on_reading = connection.bounded
+                has_timed_out = has_timed_out or progress.timed_out
+                goes_on_reading = progress.bounded
             assert has_timed_out
             assert connection.close() == 0
         finally:
