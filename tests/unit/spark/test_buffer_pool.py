@@ -19,7 +19,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
-def test_a_block_is_free_exactly_while_nobody_has_its_memory(view: Any) -> None:
+def test_a_block_is_free_while_no_buffer_refers_to_it(view: Any) -> None:
     memory = BufferPool()
     block = memory.allocate(8192)
     names = [block] * 3
@@ -38,7 +38,7 @@ def test_a_block_is_free_exactly_while_nobody_has_its_memory(view: Any) -> None:
     assert first is not other
 
 
-def test_a_large_block_serves_small_wants_and_is_not_kept_beside_smaller_ones() -> None:
+def test_a_large_block_serves_small_requests_and_is_not_kept_with_smaller_ones() -> None:
     memory = BufferPool()
     small = memory.allocate(4096)
     assert memory.allocate(100) is small
@@ -59,7 +59,7 @@ def test_another_process_sees_what_is_written_and_cannot_write() -> None:
         seen[0] = 1
 
 
-def test_a_shared_block_is_free_while_nobody_has_its_memory_and_gives_its_descriptor_back() -> None:
+def test_a_shared_block_is_free_without_buffers_and_closes_its_descriptor() -> None:
     memory = SharedBufferPool(max_blocks=2)
     blocks = [memory.allocate(4096), None]
     view = pa.py_buffer(blocks[0])
@@ -109,7 +109,7 @@ FIRST = {"memory.limit_in_bytes": "70", "memory.usage_in_bytes": "7"}
     ],
     ids=["no group", "no bound", "a bound", "one above", "used up", "version 1", "version 1 in a container"],
 )
-def test_what_is_available_is_what_the_machine_and_the_container_have(
+def test_available_memory_is_that_of_the_machine_and_the_container(
     groups: str, files: dict[str, str], wanted: int, tmp_path: Path
 ) -> None:
     everything = {

@@ -1,4 +1,4 @@
-"""Whether there is a Java for Spark, and what is said if there is none."""
+"""The check for a Java that Spark can run on, and its instructions."""
 
 import subprocess
 import sys
@@ -27,9 +27,9 @@ def put(folder: Path, says: str, status: int = 0) -> None:
 @pytest.mark.parametrize(("says", "fits"), [("17.0.15", True), ("25", True), ("11.0.2", False), ("1.8.0_392", False)])
 def test_the_version_counts(bin_: Path, says: str, fits: bool) -> None:
     put(bin_, f'openjdk version "{says}" 2026-01-20')
-    told = java.missing()
-    assert (told == "") is fits
-    assert fits or (says in told and "17 or newer" in told)
+    found = java.missing()
+    assert (found == "") is fits
+    assert fits or (says in found and "17 or newer" in found)
 
 
 def test_a_java_that_fails_is_none(bin_: Path) -> None:

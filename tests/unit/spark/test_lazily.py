@@ -15,7 +15,7 @@ def test_a_coordinator_begins_without_arrow() -> None:
     assert found.stdout.strip() == "set()"
 
 
-def test_all_that_is_named_is_there() -> None:
+def test_every_exported_name_exists() -> None:
     for name in omq.spark.__all__:
         assert callable(getattr(omq.spark, name))
     with pytest.raises(AttributeError, match=r"module 'omq\.spark' has no attribute 'pull_batch'"):

@@ -109,7 +109,7 @@ def test_small_messages_are_taken_many_at_a_time_though_they_come_a_few_at_a_tim
 
 
 @pytest.mark.parametrize("ends", ["seconds", "interrupted"])
-def test_a_read_ends_in_time_though_a_peer_goes_on_sending(ends: str) -> None:
+def test_a_read_ends_in_time_while_a_peer_sends(ends: str) -> None:
     goes_on = threading.Event()
     with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0) as push:
 
@@ -148,7 +148,7 @@ def test_the_first_message_is_taken_whatever_its_size(push: omq.PUSH) -> None:
     assert [len(batch) for batch in pulled(push, maxBytes=99)] == [1]
 
 
-def test_what_has_arrived_and_was_not_read_is_counted() -> None:
+def test_arrived_messages_that_were_not_read_are_counted() -> None:
     # A peer by hand: what a PUSH has may arrive in pieces, and only what has arrived is counted.
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
@@ -162,7 +162,7 @@ def test_what_has_arrived_and_was_not_read_is_counted() -> None:
         assert connection.close() == 60
 
 
-def test_what_is_lost_by_closing_is_counted_whole(push: omq.PUSH) -> None:
+def test_messages_lost_by_closing_are_all_counted(push: omq.PUSH) -> None:
     count = 60_000
 
     def job() -> None:
@@ -204,7 +204,7 @@ def test_between_two_reads_it_is_paused() -> None:
             connection.close()
 
 
-def test_what_waits_in_the_socket_is_bounded_in_bytes(push: omq.PUSH) -> None:
+def test_waiting_messages_are_bounded_in_bytes(push: omq.PUSH) -> None:
     connection = opened(push.endpoints[0])
     push.send_many([b"x" * 100_000] * 30)
     bounds = {connection.socket.options.recv_hwm for _ in connection.take(ReadProgress(max_rows=30))}
@@ -212,7 +212,7 @@ def test_what_waits_in_the_socket_is_bounded_in_bytes(push: omq.PUSH) -> None:
     connection.close()
 
 
-def test_large_messages_and_what_comes_among_them(push: omq.PUSH) -> None:
+def test_large_and_small_messages_in_one_read(push: omq.PUSH) -> None:
     sizes = [100_000, 1 << 20, 70_000, 5, 3 << 20, 0, 200_000, 1 << 20]
     messages = [bytes([n]) * size for n, size in enumerate(sizes)]
     push.send_many(messages)
@@ -238,7 +238,7 @@ def test_a_drain_ends_when_it_is_quiet(push: omq.PUSH) -> None:
 
 @pytest.mark.parametrize("multipart", [False, True], ids=["one part", "several"])
 @pytest.mark.parametrize("rows", [None, 3], ids=["no cap", "cap"])
-def test_a_drain_loses_nothing_of_a_peer_that_goes_on_sending(multipart: bool, rows: int | None) -> None:
+def test_a_drain_loses_no_message_of_a_peer_that_still_sends(multipart: bool, rows: int | None) -> None:
     sent = itertools.count()
     goes_on = threading.Event()
     with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0) as push:
@@ -281,8 +281,8 @@ def test_rows_of_every_kind_are_pushed() -> None:
     with omq.PULL(bind="tcp://127.0.0.1:*") as pull:
         url = pull.endpoints[0]
         batch = pa.RecordBatch.from_pydict({"value": [b"1", b"", b"3" * 100_000]})
-        (told,) = push_partition([batch.slice(1)], socket="PUSH", connect=url)
-        assert told.to_pydict() == {"rows": [2], "bytes": [100_000]}
+        (counts,) = push_partition([batch.slice(1)], socket="PUSH", connect=url)
+        assert counts.to_pydict() == {"rows": [2], "bytes": [100_000]}
         assert [pull.recv(timeout=5) for _ in range(2)] == [b"", b"3" * 100_000]
         push_partition([b"a", bytearray(b"b")], socket="PUSH", connect=url)
         assert [pull.recv(timeout=5) for _ in range(2)] == [b"a", b"b"]
@@ -297,7 +297,7 @@ def test_rows_of_every_kind_are_pushed() -> None:
 
 
 def raw_push(listener: socket.socket) -> socket.socket:
-    """A PUSH on a bare socket, which knows nothing of half-closed connections, and is connected to who comes."""
+    """Returns a PUSH on a bare socket that does not support half-closed connections, connected to the next peer."""
     sock, _ = listener.accept()
     sock.sendall(GREETING + ready(b"PUSH"))
     return sock
@@ -327,7 +327,7 @@ def test_a_large_message_has_its_time_when_the_connection_is_closed() -> None:
         thread.join(20)
 
 
-def test_a_peer_that_goes_on_sending_ends_with_a_warning(
+def test_a_peer_that_still_sends_at_the_end_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(connections, "DRAIN_TIMEOUT_S", 1.0)

@@ -1,4 +1,4 @@
-"""What is kept of microbatches until Spark has committed them."""
+"""Microbatches and their batches until Spark has committed them."""
 
 import threading
 
@@ -31,7 +31,7 @@ def test_any_number_of_readers_see_the_same_from_the_beginning() -> None:
     assert list(found.follow()) == parts
 
 
-def test_what_failed_goes_on_where_it_failed() -> None:
+def test_a_failed_microbatch_continues_where_it_failed() -> None:
     found = Microbatch(1)
     assert found.claim()
     found.add(taken(0))
@@ -46,7 +46,7 @@ def test_what_failed_goes_on_where_it_failed() -> None:
     assert [one.first for one in found.follow()] == [0, 1]
 
 
-def test_who_has_had_some_gets_the_rest_and_nobody_more_than_there_is() -> None:
+def test_a_reader_skips_batches_but_not_more_than_exist() -> None:
     found = Microbatch(1)
     for number in range(3):
         found.add(taken(number, number + 10))

@@ -12,7 +12,7 @@ from omq.spark.live.peers import Peers
 REFUSED = "tcp://127.0.0.1:1"
 
 
-def test_nobody_is_an_error_that_says_why(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_connect_timeout_is_an_error_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "omq.spark"), omq.PULL(connect=REFUSED) as pull:
         with pull.monitor() as monitor:
             peers = Peers(pull, REFUSED, 2.0, True)
@@ -27,7 +27,7 @@ def test_nobody_is_an_error_that_says_why(caplog: pytest.LogCaptureFixture) -> N
             peers.wait(20)
 
 
-def test_nobody_is_a_warning_once_and_the_wait_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_connect_timeout_is_logged_once_and_the_wait_continues(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "omq.spark"), omq.PULL(connect=REFUSED) as pull:
         peers = Peers(pull, REFUSED, 0.1, False)
         assert not peers.wait(0.3)
@@ -36,17 +36,17 @@ def test_nobody_is_a_warning_once_and_the_wait_goes_on(caplog: pytest.LogCapture
         assert len(caplog.records) == 2
 
 
-def test_any_time_is_no_time_that_is_up() -> None:
+def test_no_connect_timeout_never_passes() -> None:
     with omq.PULL(connect=REFUSED) as pull:
         assert not Peers(pull, REFUSED, None, True).wait(0.1)
 
 
-def test_a_wrong_key_is_told() -> None:
+def test_a_wrong_key_is_reported() -> None:
     public, secret = omq.curve_keypair()
     with omq.PUSH(bind="tcp://127.0.0.1:*", security=omq.CurveServer(secret, {public.decode()}), linger=0) as push:
         url = push.endpoints[0]
-        stranger = omq.CurveClient(public)
-        with omq.PULL(connect=url, security=stranger) as pull, pytest.raises(omq.ConnectError, match="last failure: "):
+        client = omq.CurveClient(public)
+        with omq.PULL(connect=url, security=client) as pull, pytest.raises(omq.ConnectError, match="last failure: "):
             Peers(pull, url, 1.0, True).wait(10)
 
 

@@ -1,4 +1,4 @@
-"""Receivers as processes, without Spark: reads on their host and on another, and what is lost when one dies."""
+"""Receivers as processes, without Spark: reads on their host and on another, and the loss when one dies."""
 
 import contextlib
 import dataclasses
@@ -134,7 +134,7 @@ def test_messages_of_every_kind_come_whole(elsewhere: bool, push: omq.PUSH, stre
     assert found == sent
 
 
-def test_a_killed_receiver_is_replaced_and_told_of(push: omq.PUSH, stream: Stream) -> None:
+def test_a_killed_receiver_is_replaced_and_reported(push: omq.PUSH, stream: Stream) -> None:
     push.send_many(numbered(0, 100))
     assert stream.read(1) == numbered(0, 100)
     assert stream.lost() == []
@@ -148,7 +148,7 @@ def test_a_killed_receiver_is_replaced_and_told_of(push: omq.PUSH, stream: Strea
     assert stream.lost() == []
 
 
-@pytest.mark.parametrize("asked", [False, True], ids=["goes on", "fails"])
+@pytest.mark.parametrize("asked", [False, True], ids=["continues", "fails"])
 def test_a_receiver_killed_in_the_midst_of_a_microbatch_ends_it(
     asked: bool, push: omq.PUSH, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -188,7 +188,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[Channel]:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["this host", "another host"])
-def test_a_line_that_breaks_costs_nothing_while_the_receiver_lives(
+def test_a_broken_connection_loses_nothing_while_the_receiver_runs(
     elsewhere: bool, push: omq.PUSH, lines: list[Channel]
 ) -> None:
     stream = Stream(connect=push.endpoints[0], batchBytes="1000", maxRowsPerTrigger="100", triggerSeconds="20")
@@ -204,7 +204,7 @@ def test_a_line_that_breaks_costs_nothing_while_the_receiver_lives(
     stream.end()
 
 
-@pytest.mark.parametrize("asked", [False, True], ids=["goes on", "fails"])
+@pytest.mark.parametrize("asked", [False, True], ids=["continues", "fails"])
 def test_a_receiver_that_is_killed_while_its_task_comes_back_ends_the_microbatch(
     asked: bool,
     push: omq.PUSH,
@@ -358,7 +358,7 @@ def test_a_task_without_descriptors_fails_and_the_next_one_reads_the_same(push: 
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     reader = receiver_client.read(stream.settings, stream.request(1))
     stream.receiver()
-    heard = Channel.receive
+    receive = Channel.receive
     taken: list[int] = []
 
     def starved(channel: Channel) -> Any:
@@ -367,7 +367,7 @@ def test_a_task_without_descriptors_fails_and_the_next_one_reads_the_same(push: 
             with contextlib.suppress(OSError):
                 while True:
                     taken.append(os.open(os.devnull, os.O_RDONLY))
-        return heard(channel)
+        return receive(channel)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Channel, "receive", starved)
@@ -382,21 +382,23 @@ def test_a_task_without_descriptors_fails_and_the_next_one_reads_the_same(push: 
     stream.end()
 
 
-@pytest.mark.parametrize("told", [{"error": "no luck", "kind": "BindError"}, None], ids=["says why", "is killed"])
+@pytest.mark.parametrize(
+    "error", [{"error": "no luck", "kind": "BindError"}, None], ids=["with an error", "without an error"]
+)
 def test_a_receiver_that_ends_at_its_start_fails_the_task(
-    told: dict[str, str] | None, push: omq.PUSH, stream: Stream, monkeypatch: pytest.MonkeyPatch
+    error: dict[str, str] | None, push: omq.PUSH, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
 
     def doomed(_: SocketSettings, request: ReadRequest) -> Any:
         started.append(request)
-        return told
+        return error
 
     with monkeypatch.context() as patched:
         patched.setattr(receiver_client.receiver, "start", doomed)
         for number in (1, 2):
             begun = time.monotonic()
-            with pytest.raises(omq.OmqError, match="no luck" if told else "has ended at its start"):
+            with pytest.raises(omq.OmqError, match="no luck" if error else "has ended at its start"):
                 stream.read(1)
             assert time.monotonic() < begun + 5
             assert len(started) == number
@@ -426,7 +428,7 @@ def test_a_second_receiver_of_a_partition_opens_no_connection(push: omq.PUSH, st
     assert stream.lost() == []
 
 
-def test_as_many_subscriptions_as_anybody_wants() -> None:
+def test_150_000_subscriptions() -> None:
     wanted = ",".join(f"{n:07d}" for n in range(150_000))
     with omq.XPUB(bind="tcp://127.0.0.1:*", linger=0) as pub:
         stream = Stream(socket="SUB", connect=pub.endpoints[0], subscribe=wanted, triggerSeconds="1")
@@ -446,7 +448,7 @@ def test_as_many_subscriptions_as_anybody_wants() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_a_receiver_that_stands_still_for_a_while_costs_nothing(push: omq.PUSH, stream: Stream) -> None:
+def test_a_receiver_that_hangs_briefly_loses_nothing(push: omq.PUSH, stream: Stream) -> None:
     push.send_many(numbered(0, 50))
     assert stream.read(1) == numbered(0, 50)
     receiver = stream.receiver()
@@ -463,7 +465,7 @@ def test_a_receiver_that_stands_still_for_a_while_costs_nothing(push: omq.PUSH, 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_a_receiver_that_stands_still_is_replaced_and_does_not_come_back(push: omq.PUSH, stream: Stream) -> None:
+def test_a_receiver_that_hangs_is_replaced_and_ends(push: omq.PUSH, stream: Stream) -> None:
     push.send_many(numbered(0, 50))
     assert stream.read(1) == numbered(0, 50)
     receiver = stream.receiver()
@@ -480,7 +482,7 @@ def test_a_receiver_that_stands_still_is_replaced_and_does_not_come_back(push: o
     assert stream.read(3) == numbered(50, 10)
 
 
-def test_a_crowd_of_strangers_keeps_nobody_out(push: omq.PUSH, stream: Stream) -> None:
+def test_unauthenticated_peers_do_not_block_tasks(push: omq.PUSH, stream: Stream) -> None:
     port = stream.coordinator.address.port
     with contextlib.ExitStack() as stack:
         for _ in range(200):
@@ -504,7 +506,7 @@ def test_few_descriptors_are_enough(push: omq.PUSH) -> None:
     stream.end()
 
 
-def test_why_a_receiver_cannot_begin_is_told_to_the_task() -> None:
+def test_the_error_of_a_receivers_start_is_raised_in_the_task() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -515,7 +517,7 @@ def test_why_a_receiver_cannot_begin_is_told_to_the_task() -> None:
         stream.end()
 
 
-def test_nobody_there_is_told_to_the_task() -> None:
+def test_a_connect_timeout_is_raised_in_the_task() -> None:
     stream = Stream(connect="tcp://127.0.0.1:1", connectTimeout="0.3", triggerSeconds="5")
     for _ in range(2):
         with pytest.raises(omq.ConnectError, match=r"connectTimeout=0.3 s; last failure: .*refused"):
@@ -523,7 +525,7 @@ def test_nobody_there_is_told_to_the_task() -> None:
     stream.end()
 
 
-def test_a_drain_ends_when_it_is_quiet_and_goes_on_where_there_was_no_room(push: omq.PUSH) -> None:
+def test_a_drain_ends_when_quiet_and_continues_after_a_limit(push: omq.PUSH) -> None:
     stream = Stream(connect=push.endpoints[0], maxRowsPerTrigger="100", quietSeconds="0.3")
     push.send_many(numbered(0, 150))
     assert stream.read(1, available_now=True) == numbered(0, 100)
@@ -564,7 +566,7 @@ def test_a_drain_that_has_a_time_ends_in_it_however_short_its_microbatches_are(
     stream.end()
 
 
-def test_a_drain_that_has_none_reads_what_is_there_whole(push: omq.PUSH, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drain_without_a_time_limit_reads_all_messages(push: omq.PUSH, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("omq.spark.live.receiver.DEFAULT_AVAILABLE_NOW_S", 1.0)
     wanted = parsed(connect=push.endpoints[0], maxRowsPerTrigger="10", quietSeconds="0.3", columns="value")
     one = Receiver(wanted, push.endpoints[0])
@@ -604,7 +606,7 @@ def test_one_that_does_not_fit_the_columns_fails_each_attempt(push: omq.PUSH, st
     assert (report["rows"], report["waiting"]) == (1, 1)
 
 
-def test_more_messages_that_came_one_by_one_than_a_message_could_tell_of(push: omq.PUSH) -> None:
+def test_more_timestamps_than_fit_in_a_json_message(push: omq.PUSH) -> None:
     count = 60_000
     stream = Stream(connect=push.endpoints[0], maxRowsPerTrigger=str(count), triggerSeconds="20", recv_hwm="0")
     for number in range(count):
@@ -644,7 +646,7 @@ def test_a_connect_timeout_between_microbatches_is_something_for_the_next_one() 
 @pytest.mark.parametrize(
     "elsewhere", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["this host", "another host"]
 )
-def test_a_receiver_ends_with_the_query_and_says_what_is_lost(
+def test_a_receiver_ends_with_the_query_and_logs_the_loss(
     elsewhere: bool, push: omq.PUSH, capfd: pytest.CaptureFixture[str]
 ) -> None:
     stream = Stream(connect=push.endpoints[0], maxRowsPerTrigger="100", triggerSeconds="0.3")
@@ -656,9 +658,9 @@ def test_a_receiver_ends_with_the_query_and_says_what_is_lost(
     stream.end()
     assert gone(receiver, 20)
     lost = "100 messages of microbatches that are not known to be committed are lost, and 50 that had arrived"
-    said = capfd.readouterr().err
-    assert f"{push.endpoints[0]}: the receiver has ended. {lost}" in said
-    assert "A libzmq peer drops the messages that it had queued" in said
+    logged = capfd.readouterr().err
+    assert f"{push.endpoints[0]}: the receiver has ended. {lost}" in logged
+    assert "A libzmq peer drops the messages that it had queued" in logged
     # What comes later is for the next run.
     push.send_many(numbered(250, 10))
     following = Stream(connect=push.endpoints[0], triggerSeconds="0.5")
@@ -666,7 +668,7 @@ def test_a_receiver_ends_with_the_query_and_says_what_is_lost(
     following.end()
 
 
-def test_a_receiver_that_is_sent_a_signal_reports_what_is_lost_and_has_a_successor(
+def test_a_receiver_that_gets_sigterm_logs_the_loss_and_is_replaced(
     push: omq.PUSH, stream: Stream, capfd: pytest.CaptureFixture[str]
 ) -> None:
     push.send_many(numbered(0, 150))
@@ -681,7 +683,7 @@ def test_a_receiver_that_is_sent_a_signal_reports_what_is_lost_and_has_a_success
     assert [(one["microbatch"], one["rows"]) for one in stream.lost()] == [(1, 100)]
 
 
-def test_a_query_that_has_committed_all_loses_nothing_and_says_nothing(
+def test_a_query_that_has_committed_all_logs_no_loss(
     push: omq.PUSH, stream: Stream, capfd: pytest.CaptureFixture[str]
 ) -> None:
     push.send_many(numbered(0, 50))
@@ -712,7 +714,7 @@ def test_the_end_is_no_error_where_standard_error_leads_nowhere(push: omq.PUSH) 
     until(lambda: not push.peers, "the end of the connection")
 
 
-def test_a_drain_takes_what_is_on_its_way_and_commits_it(push: omq.PUSH, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_drain_takes_messages_that_are_on_their_way(push: omq.PUSH, capfd: pytest.CaptureFixture[str]) -> None:
     stream = Stream(connect=push.endpoints[0], maxRowsPerTrigger="1000", triggerSeconds="0.3")
     ended = threading.Event()
     sent = [0]
@@ -758,7 +760,7 @@ def test_a_late_task_starts_nothing_when_the_query_has_ended(push: omq.PUSH, str
     assert push.peers == []
 
 
-def test_a_receiver_whose_line_to_the_coordinator_breaks_comes_back(push: omq.PUSH, stream: Stream) -> None:
+def test_a_receiver_reconnects_to_the_coordinator(push: omq.PUSH, stream: Stream) -> None:
     push.send_many(numbered(0, 250))
     assert stream.read(1) == numbered(0, 100)
     receiver = stream.receiver()

@@ -20,8 +20,8 @@ SECRET = b"s" * 32
 
 def echo(channel: Channel) -> None:
     while True:
-        told, attached, descriptors = channel.receive()
-        channel.send({**told, "descriptors": len(descriptors)}, attached)
+        message, attached, descriptors = channel.receive()
+        channel.send({**message, "descriptors": len(descriptors)}, attached)
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -39,7 +39,7 @@ def place(server: RpcServer, request: pytest.FixtureRequest) -> ProcessAddress:
     return server.address if request.param == "this host" else server.address._replace(host="elsewhere")
 
 
-def test_messages_go_both_ways_with_bytes_attached_them(place: ProcessAddress) -> None:
+def test_messages_are_sent_both_ways_with_bytes_attached(place: ProcessAddress) -> None:
     with contextlib.closing(connect(place, SECRET)) as channel:
         assert channel.local == (place.host != "elsewhere")
         body = os.urandom(3 << 20)
@@ -48,39 +48,39 @@ def test_messages_go_both_ways_with_bytes_attached_them(place: ProcessAddress) -
             assert channel.receive() == ({"a": 1, "descriptors": 0}, [b"", body], [])
 
 
-def test_descriptors_go_along_on_one_host(server: RpcServer, tmp_path: Path) -> None:
+def test_descriptors_are_sent_on_one_host(server: RpcServer, tmp_path: Path) -> None:
     with contextlib.closing(connect(server.address, SECRET)) as channel, (tmp_path / "file").open("w") as file:
         channel.send({"n": 2}, descriptors=[file.fileno(), file.fileno()])
         assert channel.recv() == {"n": 2, "descriptors": 2}
 
 
-def test_one_who_does_not_know_the_secret_is_told_nothing(place: ProcessAddress) -> None:
+def test_a_client_without_the_secret_is_sent_nothing(place: ProcessAddress) -> None:
     with pytest.raises(Unreachable) as raised:
         connect(place, b"t" * 32)
     assert not raised.value.refused
 
 
-def test_a_server_that_does_not_know_the_secret_is_told_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[Any] = []
+def test_a_server_without_the_secret_is_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    received: list[Any] = []
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    false = RpcServer("test", b"t" * 32, lambda channel: heard.append(channel.recv()))
+    false = RpcServer("test", b"t" * 32, lambda channel: received.append(channel.recv()))
     with contextlib.closing(false), pytest.raises(Unreachable, match=r"does not know|has closed|no answer"):
         connect(false.address, SECRET).send({"hello": True})
-    assert not heard
+    assert not received
 
 
 @pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(1000)], ids=["silent", "http", "noise"])
-def test_a_stranger_is_let_go_and_harms_nobody(
+def test_an_unauthenticated_peer_is_disconnected_and_does_no_harm(
     words: bytes, server: RpcServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rpc, "HANDSHAKE_TIMEOUT_S", 0.3)
-    strangers = [socket.create_connection(("127.0.0.1", server.address.port)) for _ in range(10)]
-    for one in strangers:
+    unknown = [socket.create_connection(("127.0.0.1", server.address.port)) for _ in range(10)]
+    for one in unknown:
         one.sendall(words)
         one.settimeout(20)
     with contextlib.closing(connect(server.address, SECRET)) as channel:
         assert channel.call({"b": 2})["b"] == 2
-    for one in strangers:
+    for one in unknown:
         got = b""
         with contextlib.suppress(ConnectionResetError):
             while data := one.recv(100):
@@ -89,7 +89,7 @@ def test_a_stranger_is_let_go_and_harms_nobody(
         one.close()
 
 
-def test_what_was_said_once_proves_nothing_when_it_is_said_again(server: RpcServer) -> None:
+def test_a_replayed_proof_is_rejected(server: RpcServer) -> None:
     def nonce(sock: socket.socket) -> bytes:
         return sock.recv(rpc.NONCE_BYTES, socket.MSG_WAITALL)
 
@@ -105,13 +105,13 @@ def test_what_was_said_once_proves_nothing_when_it_is_said_again(server: RpcServ
             assert second.recv(100) == b""
 
 
-def test_nobody_is_there() -> None:
-    with pytest.raises(Unreachable, match="nobody-here") as raised:
-        connect(ProcessAddress(rpc.this_host(), "nobody-here", ("127.0.0.1",), 1), SECRET)
+def test_an_address_without_a_process_is_refused() -> None:
+    with pytest.raises(Unreachable, match="no-process") as raised:
+        connect(ProcessAddress(rpc.this_host(), "no-process", ("127.0.0.1",), 1), SECRET)
     assert raised.value.refused
 
 
-def test_a_closed_channel_wakes_who_waits(server: RpcServer) -> None:
+def test_closing_a_channel_wakes_its_receiving_thread(server: RpcServer) -> None:
     channel = connect(server.address, SECRET)
     ended = threading.Event()
 
@@ -125,7 +125,7 @@ def test_a_closed_channel_wakes_who_waits(server: RpcServer) -> None:
     assert ended.wait(20)
 
 
-def test_the_addresses_are_those_that_others_may_know(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_follow_spark_local_ip_and_exclude_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.3")
     assert rpc.addresses() == ("127.0.0.3",)
     monkeypatch.delenv("SPARK_LOCAL_IP")
@@ -133,7 +133,9 @@ def test_the_addresses_are_those_that_others_may_know(monkeypatch: pytest.Monkey
     assert found == ("127.0.0.1",) or not any(one.startswith("127.") for one in found)
 
 
-def test_one_for_whom_no_thread_can_be_had_comes_again(server: RpcServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_without_a_thread_is_disconnected_and_retries(
+    server: RpcServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start = threading.Thread.start
     refused = []
 
@@ -152,22 +154,22 @@ def test_one_for_whom_no_thread_can_be_had_comes_again(server: RpcServer, monkey
     assert refused
 
 
-def test_of_too_many_that_prove_nothing_the_oldest_is_let_go(
+def test_the_oldest_of_too_many_unauthenticated_peers_is_disconnected(
     server: RpcServer,
 ) -> None:
     known = connect(server.address._replace(host="elsewhere"), SECRET)
-    strangers = [socket.create_connection(("127.0.0.1", server.address.port)) for _ in range(rpc.MAX_UNAUTHENTICATED)]
-    oldest = strangers[0]
+    unknown = [socket.create_connection(("127.0.0.1", server.address.port)) for _ in range(rpc.MAX_UNAUTHENTICATED)]
+    oldest = unknown[0]
     oldest.settimeout(rpc.HANDSHAKE_TIMEOUT_S / 2)
-    strangers.append(socket.create_connection(("127.0.0.1", server.address.port)))
+    unknown.append(socket.create_connection(("127.0.0.1", server.address.port)))
     assert len(oldest.recv(100)) == rpc.NONCE_BYTES
     assert oldest.recv(100) == b""
     assert known.call({"a": 1})["a"] == 1
-    for one in [*strangers, known]:
+    for one in [*unknown, known]:
         one.close()
 
 
-def test_what_the_other_side_would_refuse_is_not_sent(place: ProcessAddress, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_above_the_limit_is_not_sent(place: ProcessAddress, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rpc, "MAX_MESSAGE_BYTES", 1000)
     with contextlib.closing(connect(place, SECRET)) as channel:
         with pytest.raises(omq.StateError, match=r"a message has \d+ bytes; the maximum is 1000"):

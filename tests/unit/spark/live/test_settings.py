@@ -105,12 +105,12 @@ def test_an_empty_prefix_subscribes_to_everything() -> None:
         ("read", {**PULL, "maxRows": "1", "curveAuthorizedKeysFile": "b"}, "'curveSecretKeyFile' is missing"),
     ],
 )
-def test_what_does_not_fit_is_told(use: str, given: dict[str, str], complaint: str) -> None:
+def test_an_invalid_option_is_reported(use: str, given: dict[str, str], complaint: str) -> None:
     with pytest.raises(omq.OptionError, match=complaint):
         SocketSettings.parse(use, given)
 
 
-def test_sparks_own_options_of_a_streaming_write_are_not_ours() -> None:
+def test_sparks_own_options_of_a_streaming_write_are_ignored() -> None:
     given = {"socket": "PUSH", "connect": "tcp://a:1", "checkpointLocation": "/c", "queryName": "q"}
     assert SocketSettings.parse("writeStream", given).options == ()
 
@@ -134,7 +134,7 @@ def test_the_schema_names_a_topic_only_for_a_sub() -> None:
 @pytest.mark.parametrize(
     "name", ["maxRowsPerTrigger", "maxBytesPerTrigger", "triggerSeconds", "quietSeconds", "QUIETSECONDS"]
 )
-def test_each_option_of_a_stream_alone_tells_that_it_is_one(name: str) -> None:
+def test_each_option_of_a_stream_only_selects_a_stream(name: str) -> None:
     assert SocketSettings.streams({**PULL, name: "5"})
     assert not SocketSettings.streams({**PULL, "maxRows": "5"})
 
@@ -151,7 +151,7 @@ def test_each_option_of_a_stream_alone_tells_that_it_is_one(name: str) -> None:
         ("provider", "CREATE TABLE .*createOrReplaceTempView"),
     ],
 )
-def test_what_no_read_knows_is_told_before_spark_says_which_it_is(name: str, complaint: str) -> None:
+def test_an_unknown_option_of_a_read_is_reported_before_its_kind_is_known(name: str, complaint: str) -> None:
     with pytest.raises(omq.OptionError, match=complaint):
         SocketSettings.streams({**PULL, name: "5"})
 

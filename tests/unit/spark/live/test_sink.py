@@ -1,4 +1,4 @@
-"""The process of a host that has a sink's connection, and those that write through it."""
+"""The process of a host that has the connection of a sink, and the processes that write through it."""
 
 import secrets
 import socket

@@ -24,7 +24,7 @@ def test_an_offset_is_read_as_it_was_written_and_its_text_does_not_depend_on_an_
     assert Offset.parse(json.loads(json.dumps(one.json(rowsBehind=3)))) == one
 
 
-def test_where_a_microbatch_began_is_kept_where_nothing_else_says_it_and_is_no_difference() -> None:
+def test_the_start_of_the_first_microbatch_is_kept_and_not_compared() -> None:
     one = Offset("b", {"z": TopicOffset(2, 5, 3), "a": TopicOffset(1, 7)})
     text = json.dumps(one.json())
     assert '{"a": {"id": 1, "next": 7}, "z": {"from": 3, "id": 2, "next": 5}}' in text
@@ -51,13 +51,13 @@ def test_where_a_microbatch_began_is_kept_where_nothing_else_says_it_and_is_no_d
         ),
     ],
 )
-def test_what_is_no_offset_is_named(found: object, says: str) -> None:
+def test_an_invalid_offset_is_named(found: object, says: str) -> None:
     with pytest.raises(omq.StateError, match=says):
         Offset.parse(found)
 
 
 @given(some.lists(some.integers(0, 1000), min_size=1, max_size=8), some.integers(0, 4000))
-def test_shares_are_given_out_whole_and_nobody_gets_more_than_wanted(wanted: list[int], limit: int) -> None:
+def test_allocations_use_the_whole_limit_and_exceed_no_request(wanted: list[int], limit: int) -> None:
     given_out = allocate(wanted, limit)
     assert sum(given_out) == min(sum(wanted), limit)
     assert all(0 <= got <= want for got, want in zip(given_out, wanted, strict=True))

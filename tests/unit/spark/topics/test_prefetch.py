@@ -35,7 +35,7 @@ def test_one_more_is_gathered_than_is_taken() -> None:
     assert list(found) == list(range(2, 100))
 
 
-def test_an_error_comes_behind_what_came_before_it() -> None:
+def test_an_error_comes_after_earlier_items() -> None:
     def items() -> Generator[int, None, None]:
         yield 1
         raise KeyError("two")
@@ -47,7 +47,7 @@ def test_an_error_comes_behind_what_came_before_it() -> None:
     assert threads() == []
 
 
-def test_who_stops_taking_ends_the_generator() -> None:
+def test_a_consumer_that_stops_ends_the_generator() -> None:
     ended = threading.Event()
 
     def items() -> Generator[int, None, None]:

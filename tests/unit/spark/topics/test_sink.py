@@ -69,7 +69,7 @@ def test_a_type_that_no_message_has_is_named() -> None:
         list(records(pa.RecordBatch.from_pydict({"value": [1]})))
 
 
-def test_more_stages_than_a_commit_takes_are_told_with_what_to_do() -> None:
+def test_too_many_stages_of_a_commit_are_reported_with_a_remedy() -> None:
     writer = TopicSink(TopicSettings.parse("write", {"connect": "tcp://127.0.0.1:1", "topic": "t"}))
     sent = [TaskCommit("job", [f"{n}"]) for n in range(MAX_STAGES + 1)]
     with pytest.raises(omq.OptionError, match=r"delivery='exactly-once': .* not 4097; coalesce the partitions"):

@@ -137,7 +137,7 @@ def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_named(use: str, given: dict[str, str], says: str) -> None:
+def test_an_invalid_option_is_named(use: str, given: dict[str, str], says: str) -> None:
     with pytest.raises(omq.OptionError, match=says):
         TopicSettings.parse(use, given)
 
@@ -191,7 +191,7 @@ def test_keys_and_passwords_are_read_where_they_are_needed(tmp_path: Path) -> No
         ({"username": "u" * 256, "passwordFile": b"p"}, "passwordFile=.* with username='u+': username: has 256 bytes"),
     ],
 )
-def test_what_is_no_key_or_password_is_told_with_option_and_path(
+def test_an_invalid_key_or_password_is_reported_with_option_and_path(
     options: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
     given = dict(TOPIC)
