@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -15,20 +14,15 @@ from typing import Any
 from omq.errors import ReceiveTimeout
 from omq.pzq import Consumer, Producer
 from tests.support.libzmq_pzq_clients import figures
+from tests.support.optional_packages import require
 from tests.support.ports import held
+from tests.support.waits import until
+
+require("lmdb")  # each node has its store on disk
 
 ROOT = Path(__file__).parents[2]
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 TIMEOUT = 1.0  # seconds after which a node is silent
-
-
-def until(holds: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
-    """Waits until something holds."""
-    end = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > end:
-            raise AssertionError(f"after {seconds} s not yet: {what}")
-        time.sleep(0.02)
 
 
 class Node:

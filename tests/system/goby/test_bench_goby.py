@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.goby.__main__ import gobyd, zmq_router
-from bench.goby.clients import measure
-from bench.processes import served
+from bench.goby.__main__ import gobyd, served, stub
+from bench.goby.bare import carried
+from tests.support.optional_packages import require
 
 
 @pytest.mark.parametrize("router", [gobyd, zmq_router])
 def test_both_routers_carry(tmp_path: Path, router: Callable[[Path], list[str]]) -> None:
+    require("google.protobuf")
     with served(tmp_path, *router(tmp_path)) as (pid, at):
         rate, cost = measure(pid, at["publish"], at["subscribe"], 64, 2, 2, 0.3)
     assert rate > 0

@@ -21,8 +21,10 @@ import omq
 from omq.cli.pzq import pzq as command
 from omq.pzq import Consumer, Producer
 from tests.support.libzmq_pzq_clients import asked, figures, raw
+from tests.support.optional_packages import require
 from tests.support.waits import until
 
+require("lmdb")
 pytestmark = pytest.mark.timeout(120)
 
 ROOT = Path(__file__).parents[3]
@@ -32,7 +34,7 @@ EVERYWHERE = [f"--{name}-dsn=tcp://127.0.0.1:*" for name in ("receive", "send", 
 
 @contextlib.contextmanager
 def device(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    """A process that serves, and where."""
+    """A device in a process, and its endpoints."""
     ready = folder / "ready.json"
     process = subprocess.Popen(
         [sys.executable, "-c", MAIN, "pzq", "--ready-file", str(ready), *EVERYWHERE, *options],

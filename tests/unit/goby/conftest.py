@@ -1,4 +1,7 @@
-"""A bus that tests have to themselves."""
+"""A bus that tests have to themselves.
+
+What needs protobuf is imported where it is used: without protobuf the modules are skipped, and this one is loaded.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
 import omq.asyncio
-import omq.asyncio.goby
-from omq.goby import Daemon, Portal
-from omq.goby.protobuf import TerminateRequest
 
-#: Messages of each kind that has a scheme.
-MESSAGES: list[Any] = ["text", "", "ü", {"a": [1, None, {"b": 1.5}]}, {}, TerminateRequest(target_pid=7)]
+if TYPE_CHECKING:
+    from omq.goby import Daemon
 
 
 class Bus:
@@ -43,6 +43,8 @@ Twin = Callable[..., Any]
 @pytest.fixture(params=["ipc", "tcp"])
 def bus(request: pytest.FixtureRequest, tmp_path: Path, free_port: int) -> Iterator[Make]:
     """Makes a gobyd, or the next one at the same place, on either transport."""
+    from omq.goby import Daemon
+
     with ExitStack() as stack:
 
         def made(**options: Any) -> Bus:
@@ -58,6 +60,8 @@ def bus(request: pytest.FixtureRequest, tmp_path: Path, free_port: int) -> Itera
 @pytest.fixture
 def told(tmp_path: Path) -> Iterator[dict[str, Any]]:
     """A bus over ipc that requires nobody; what portals are told to find it."""
+    from omq.goby import Daemon
+
     with Daemon(socket_name=tmp_path / "g"):
         yield {"socket_name": tmp_path / "g"}
 
@@ -76,6 +80,8 @@ class Driven:
         return partial(self._call, found) if callable(found) else found
 
     def _call(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        from omq.asyncio.goby import Subscription
+
         async def made() -> Any:
             result = call(*arguments, **options)
             return await result if inspect.isawaitable(result) else result
@@ -86,7 +92,7 @@ class Driven:
                 self._task = self._loop.create_task(result)
             return None
         result = asyncio.run_coroutine_threadsafe(made(), self._loop).result(60)
-        return Driven(self._loop, result) if isinstance(result, omq.asyncio.goby.Subscription) else result
+        return Driven(self._loop, result) if isinstance(result, Subscription) else result
 
     def __iter__(self) -> Self:
         return self
@@ -107,6 +113,9 @@ class Driven:
 @pytest.fixture(params=["blocking", "asyncio"])
 def portal(request: pytest.FixtureRequest) -> Iterator[Twin]:
     """Makes portals of either twin, connected, whose calls wait."""
+    import omq.asyncio.goby
+    from omq.goby import Portal
+
     if request.param == "blocking":
         yield Portal
         return

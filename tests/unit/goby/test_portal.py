@@ -21,13 +21,15 @@ import pytest
 import omq
 import omq.asyncio.goby as twin
 from omq.goby import Daemon, Group, Portal, Scheme
-from omq.goby.protobuf import ManagerRequest, TerminateResult
+from omq.goby.protobuf import ManagerRequest, TerminateRequest, TerminateResult
 from tests.support.waits import until
-from tests.unit.goby.conftest import MESSAGES, Make, Twin
+from tests.unit.goby.conftest import Make, Twin
 
 pytestmark = pytest.mark.timeout(60)
 
 ROOT = Path(__file__).parents[3]
+#: Messages of each kind that has a scheme.
+MESSAGES: list[Any] = ["text", "", "ü", {"a": [1, None, {"b": 1.5}]}, {}, TerminateRequest(target_pid=7)]
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=repr)
