@@ -1,4 +1,4 @@
-"""What two runs of one program have not in common."""
+"""The differences between two runs of one program."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Difference:
 
 
 def differences(program: Program, ours: Sequence[Seen], theirs: Sequence[Seen]) -> list[Difference]:
-    """Where two runs part, up to the first step that has another outcome: behind it they cannot be compared."""
+    """Returns the differences up to the first step that has another outcome: after it the runs cannot be compared."""
     found: list[Difference] = []
     for index, (mine, its) in enumerate(zip(ours, theirs, strict=True)):
         ended = index == len(program.steps)

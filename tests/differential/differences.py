@@ -1,4 +1,4 @@
-"""Where omq wants to be another than libzmq: the list behind docs/explanation/differences.md."""
+"""The intended differences between omq and libzmq: the list behind docs/explanation/differences.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the sockets of a program meet, and how many connections there are at each place."""
+"""The places where the sockets of a program meet, and the number of connections at each."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _HEADER, _PORT_AT = 16, 20  # octets
 
 
 def _connections() -> Counter[int]:
-    """How many connections have each port as their own."""
+    """Returns the number of connections that have each port as their own."""
     found: Counter[int] = Counter()
     wanted = struct.pack("=BBBxI", socket.AF_INET, socket.IPPROTO_TCP, 0, 1 << _ESTABLISHED) + bytes(48)
     head = struct.pack("=IHHII", _HEADER + len(wanted), _SOCK_DIAG_BY_FAMILY, _REQUEST_AND_DUMP, 1, 0)

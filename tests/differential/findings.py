@@ -1,4 +1,4 @@
-"""Where omq is another than libzmq and ought not to be: each is a strict xfail until it is mended."""
+"""The differences between omq and libzmq that are defects: each is a strict xfail until it is fixed."""
 
 from __future__ import annotations
 

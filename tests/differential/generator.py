@@ -107,7 +107,7 @@ class _Draft:
         return options
 
     def program(self) -> Program:
-        """As far as it is drawn."""
+        """Returns the program as far as it is drawn."""
         return Program(self._transport, self.seats, self.steps, self.redials)
 
     # ------------------------------------------------------------------ steps
@@ -116,7 +116,7 @@ class _Draft:
         self.steps.append(step)
 
     def prelude(self) -> None:
-        """They meet, in some order."""
+        """Binds and connects the sockets, in some order."""
         first = [(hub, "bind", place) for place, hub in enumerate(self.hubs, 1)]
         then = [(spoke, "connect", place) for spoke in self.spokes for place in range(1, len(self.hubs) + 1)]
         wants = [(one, "subscribe", self._prefix()) for one in self.seats if self.kind(one) in SUBSCRIBING]
@@ -136,7 +136,7 @@ class _Draft:
         return self._draw(st.sampled_from(PREFIXES))
 
     def _conflates(self) -> bool:
-        """Whether somebody keeps the newest message only: libzmq then keeps the newest part."""
+        """Returns whether a socket keeps the newest message only: libzmq then keeps the newest part."""
         return any("conflate" in options for _, options in self.seats.values())
 
     def _tag(self, name: str) -> bytes:

@@ -20,7 +20,7 @@ Step = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Program:
-    """Who is there, and what they do, one after the other.
+    """The sockets of a program, and their steps, one after the other.
 
     Attributes:
         transport: `tcp` or `inproc`.

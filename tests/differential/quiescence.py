@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-LOOK = 0.001  # seconds between two looks
+POLL_INTERVAL_S = 0.001  # seconds between two looks
 TIRED = 1.0  # seconds after which who never sleeps is no longer waited for
 
 _TASKS = Path("/proc/self/task")
@@ -35,7 +35,7 @@ def settle(ask: Callable[[], Any], attendants: frozenset[int] = frozenset()) -> 
     while True:
         says = ask()
         begun, _ = _threads()
-        time.sleep(LOOK)
+        time.sleep(POLL_INTERVAL_S)
         runs, asleep = _threads()
         others = {task: number for task, number in runs.items() if task not in calling}
         if asleep and runs == begun and others == ran and says == said:
@@ -46,7 +46,7 @@ def settle(ask: Callable[[], Any], attendants: frozenset[int] = frozenset()) -> 
 
 
 def _threads() -> tuple[dict[str, str], bool]:
-    """How often each thread but ours has gone to sleep or been interrupted, and whether all of them sleep."""
+    """Returns how often each other thread has gone to sleep or been interrupted, and whether all of them sleep."""
     ours = str(threading.get_native_id())
     runs, asleep = {}, True
     for task in _TASKS.iterdir():

@@ -1,4 +1,4 @@
-"""What a difference between omq and libzmq is excused by, or known as."""
+"""The rules that excuse a difference between omq and libzmq, or name it as known."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def messages(outcome: Any) -> Counter[Any]:
 
 
 def ours_more(difference: Difference) -> bool:
-    """Whether omq gives messages that libzmq does not, and none the other way round; or polls so."""
+    """Returns whether omq has messages, or `POLL_IN`, that libzmq has not, and libzmq none that omq has not."""
     if difference.what == "events":
         return "in" in str(difference.ours) and "in" not in str(difference.theirs)
     return difference.what == "outcome" and messages(difference.ours) > messages(difference.theirs)
@@ -57,7 +57,7 @@ def theirs_more(difference: Difference) -> bool:
 
 
 def only_out(difference: Difference) -> bool:
-    """Whether poll says the same but for `POLL_OUT`."""
+    """Returns whether the two results of poll differ in `POLL_OUT` only."""
     return difference.what == "events" and difference.ours.replace("out", "") == difference.theirs.replace("out", "")
 
 

@@ -24,7 +24,7 @@ Message = tuple[bytes, ...]
 
 @dataclass(frozen=True)
 class Seen:
-    """What one step showed, when everything was quiet again.
+    """The results of one step, when everything was quiet again.
 
     Attributes:
         outcome: `ok`, the class of the error, the message, or the messages.

@@ -34,7 +34,7 @@ def seatings(program: Program) -> list[Mapping[str, str]]:
 
 @pytest.fixture
 def worker() -> Iterator[Worker]:
-    """Who runs the programs."""
+    """Yields the process that runs the programs."""
     one = Worker()
     yield one
     one.close()

@@ -1,4 +1,4 @@
-"""Where omq is another than libzmq and ought not to be. Who mends one takes it out of the list."""
+"""Known defects fail as expected. A finding that passes again is to be taken out of the list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is connected to whom at a step of a program, as far as the program alone tells."""
+"""The connections at a step of a program, as far as the program alone determines them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Dial:
 
 @dataclass
 class Topology:
-    """What holds behind some steps of a program.
+    """The state after some steps of a program.
 
     Attributes:
         program: The program.
@@ -52,7 +52,7 @@ class Topology:
         return [peer for peer in found if peer is not None]
 
     def links(self) -> dict[int, int]:
-        """How many connections there are at each place where somebody listens."""
+        """Returns the number of connections at each place with a listener."""
         met = [(dial.place, dial.peer) for dial in self.dials]
         return {place: met.count((place, who)) for place, who in self.bound.items()}
 
@@ -86,7 +86,7 @@ class Topology:
         self._meet()
 
     def _ignores(self, seat: str, place: int) -> bool:
-        """Whether a second `connect` to a place has no effect."""
+        """Returns whether a second `connect` to a place has no effect."""
         if self.program.transport == "inproc" or self.program.kind(seat) not in _DIALS_ONCE:
             return False
         return any((dial.seat, dial.place) == (seat, place) for dial in self.dials)
@@ -119,7 +119,7 @@ class Topology:
                     self._push_out(dial)
 
     def _push_out(self, heir: _Dial) -> None:
-        """Whose identity a new peer takes is connected no more; over tcp it dials again, and takes it back."""
+        """Disconnects the peer whose identity a new peer takes; over tcp it dials again and takes it back."""
         assert heir.peer is not None
         options = self.program.options
         identity = options(heir.seat).get("identity")
@@ -132,7 +132,7 @@ class Topology:
 
 
 def standing(program: Program, steps: int) -> Topology:
-    """What holds behind the first so many steps."""
+    """Returns the state after the first *steps* steps."""
     found = Topology(program)
     for step in program.steps[:steps]:
         found.take(step)

@@ -1,4 +1,4 @@
-"""Whether a program shows a difference that nothing covers, and shows it every time."""
+"""Decides whether a program shows a difference that no list covers, and shows it every time."""
 
 from __future__ import annotations
 

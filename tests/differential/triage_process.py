@@ -33,7 +33,7 @@ class Worker:
         self._ask: Connection
 
     def judge(self, program: Program, seatings: list[Mapping[str, str]]) -> list[str]:
-        """What neither list covers: `uncovered`, elsewhere."""
+        """Returns the differences that neither list covers, found by `uncovered` in another process."""
         if self._process is None:
             self._start()
         self._ask.send((program, seatings))

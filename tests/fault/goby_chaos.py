@@ -127,7 +127,7 @@ def crash(name: str, told: dict[str, Any], daemon: Daemon) -> None:
 
 
 class Lateness:
-    """How late this machine's threads run while somebody measures: what a busy machine adds to each of some turns."""
+    """The delays of this machine's threads during a measurement: a busy machine adds them to each of some turns."""
 
     def __init__(self) -> None:
         self.worst = 0.0  # seconds
@@ -216,7 +216,7 @@ def play(folder: Path, seed: int) -> float:
 
 
 def counts(clients: dict[str, Client]) -> dict[str, int]:
-    """How much has come to whom."""
+    """Returns the number of publications that each client has received."""
     return {name: len(client.got) for name, client in clients.items()}
 
 

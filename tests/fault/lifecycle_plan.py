@@ -1,4 +1,4 @@
-"""What happens in one lifecycle: a cast of sockets and a list of steps, all of it from a seed.
+"""The plan of one lifecycle: some sockets and a list of steps, all of it from a seed.
 
 A plan knows nothing of what its steps will meet: a step that makes no sense when its time comes (an unbind of what is
 not bound) is made all the same, and has to fail as the API says.
@@ -103,7 +103,7 @@ class Plan:
 
     @property
     def lossless(self) -> bool:
-        """Whether every message that was accepted has to come."""
+        """Returns whether every message that was accepted has to arrive."""
         # Of two PAIRs that dial each other both may turn one connection away that the other has begun to use.
         return self.calm and self.kinds in LOSSLESS and not (self.one_peer and self.count("connect") > 1)
 
@@ -113,12 +113,12 @@ class Plan:
         return self.kinds[0] in ONE_PEER
 
     def count(self, *whats: str) -> int:
-        """How many steps are of these sorts."""
+        """Returns the number of steps of these kinds."""
         return sum(step.what in whats for step in self.steps)
 
     @property
     def streams(self) -> int:
-        """How many connections there can be between two sockets at most."""
+        """Returns how many connections there can be between two sockets at most."""
         kills = sum(STEPS[step.what][1] for step in self.steps)
         return (1 + self.count("connect")) * (1 + kills)
 
@@ -247,7 +247,7 @@ def _step(chance: random.Random, what: str, cast: Sequence[Role]) -> Step:
 
 
 def _ending(chance: random.Random, cast: Sequence[Role]) -> list[Step]:
-    """How the sockets end, in random order."""
+    """Returns the steps that end the sockets, in random order."""
     order = list(range(len(cast)))
     chance.shuffle(order)
     return [

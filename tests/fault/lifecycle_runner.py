@@ -551,7 +551,7 @@ class LifecycleRunner:
                 await self.twin.sleep(0.0005)  # nothing to wait for, or somebody else's turn
 
     async def _answer(self, actor: Actor, voice: Voice, parts: list[bytes]) -> None:
-        """Whoever has asked waits for a reply."""
+        """Replies to a request, whose sender waits for it."""
         if actor.kind == "REP" or (parts and self.plan.kinds == ("REQ", "ROUTER") and actor.kind == "ROUTER"):
             try:
                 await self._send(actor, voice, [], SOON, parts[0] if parts else b"")
@@ -612,5 +612,5 @@ class LifecycleRunner:
 
 
 def _meet(one: Actor, other: Actor) -> bool:
-    """Whether one dials what the other listens on."""
+    """Returns whether one socket dials an endpoint that the other listens on."""
     return bool({*one.connected} & {*other.bound} or {*other.connected} & {*one.bound})

@@ -74,7 +74,7 @@ class Complaints(logging.Handler):
 
 
 class Stage:
-    """Where lifecycles are played: proxy, folder, context, and the watch over what they leave.
+    """The surroundings of lifecycles: proxy, folder, context, and the watch over what they leave.
 
     Attributes:
         failures: By seed, what went wrong.
@@ -289,7 +289,7 @@ def _memory() -> int:
 
 
 def slope(levels: list[int]) -> float:
-    """What a batch adds to memory: the linear regression over the second half of the batches, in bytes."""
+    """Returns the bytes that a batch adds to memory: the linear regression over the second half of the batches."""
     half = levels[len(levels) // 2 :]
     if len(half) < 10:
         return 0.0

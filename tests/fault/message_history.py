@@ -1,4 +1,4 @@
-"""What was sent and what came: every message carries its sender, its number and a checksum.
+"""Sent and received messages: every message carries its sender, its number and a checksum.
 
 A history accounts for each message: it came once, whole, and behind those that were sent before it on the same
 connection; or it is missing, and then the test says whether it may be.
@@ -47,7 +47,7 @@ def _sum(sender: int, number: int, topic: bytes, bodies: Sequence[bytes]) -> int
 
 
 class History:
-    """Who has sent and who has received what.
+    """The messages of each sender, and those that each receiver got.
 
     Attributes:
         accepted: By sender, the numbers that its calls took.
@@ -80,11 +80,11 @@ class History:
     # ------------------------------------------------------------------ accounts
 
     def got(self, sender: int) -> set[int]:
-        """What has come from a sender, to anybody."""
+        """Returns the messages of a sender that any receiver got."""
         return self._got[sender]
 
     def missing(self, sender: int) -> list[int]:
-        """What a sender's socket accepted and nobody has received."""
+        """Returns the messages that a sender's socket accepted and no receiver got."""
         return sorted(set(self.accepted[sender]).difference(tuple(self.got(sender))))
 
     def check(self, streams: int = 1, fans_out: bool = False) -> None:
@@ -128,6 +128,6 @@ def disorder(numbers: Sequence[int]) -> int:
 
 
 def runs_of(numbers: Iterable[int]) -> int:
-    """How many unbroken stretches some numbers form."""
+    """Returns the number of unbroken stretches that some numbers form."""
     these = set(numbers)
     return sum(number - 1 not in these for number in these)

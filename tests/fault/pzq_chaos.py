@@ -220,13 +220,13 @@ class PzqChaos(Clients):
         return back or self._may_repeat(life, before, again)
 
     def _may_repeat(self, life: int, before: int, again: int) -> bool:
-        """Whether a message that was delivered to a consumer may be delivered again."""
+        """Returns whether a message that was delivered to a consumer may be delivered again."""
         # By when it was sent: what a consumer has in its buffers it may read after the device's death.
         kills = [*self._device_killed, *([self._killed[life]] if life in self._killed else [])]
         return any(before < over and begun < again for begun, over in kills)
 
     def _check_order(self) -> None:
-        """What is delivered for the first time comes in the order of its arrival, as long as both ends live."""
+        """Checks that first deliveries are in the order of arrival, as long as both ends live."""
         for life, lines in self._deliveries().items():
             last: dict[int, str] = {}
             for _, body, key, tries, sent, _ in lines:

@@ -16,7 +16,7 @@ from typing import Any
 import zmq
 
 WINDOWS = 1, 3, 40
-PATIENCE = 300  # milliseconds without an answer, after which all that waits is sent again
+ANSWER_TIMEOUT_MS = 300  # milliseconds without an answer, after which all that waits is sent again
 
 
 def produce(job: dict[str, Any], journal: int) -> None:
@@ -45,7 +45,7 @@ def produce(job: dict[str, Any], journal: int) -> None:
             os.write(journal, f"{json.dumps(['t', sequence])}\n".encode())
             send(sequence)
             sequence += 1
-        if not socket.poll(PATIENCE):
+        if not socket.poll(ANSWER_TIMEOUT_MS):
             for frames in waiting.values():
                 socket.send_multipart(frames)
             continue

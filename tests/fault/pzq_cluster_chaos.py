@@ -126,7 +126,7 @@ class PzqClusterChaos(Clients):
         return not done or any(before < over and begun < again for begun, over in self._faults)
 
     def _check_order(self) -> None:
-        """What an owner delivers for the first time comes in the order of its arrival, as long as nothing happens."""
+        """Checks that an owner's first deliveries are in the order of arrival, as long as there is no fault."""
         self.in_order = 0
         for life, number in self._consumes.items():
             last: tuple[str, int] = ("", 0)

@@ -29,7 +29,7 @@ KILLS: Final = [(when, who) for when in ("before", "inside", "after") for who in
     ("reading", "jvm"),
 ]
 ROWS: Final = 300  # that are published before each kill
-PATIENCE: Final = 120.0  # seconds until a stream has caught up on a busy machine
+CATCH_UP_TIMEOUT_S: Final = 120.0  # seconds until a stream has caught up on a busy machine
 
 DRIVER: Final = """
 import sys
@@ -139,7 +139,7 @@ class SparkChaos:
         self._begin_broker()
         self._watch = threading.Thread(target=self._keep_broker, daemon=True)
         self._watch.start()
-        self.client = Client(self._url, timeout=PATIENCE)
+        self.client = Client(self._url, timeout=CATCH_UP_TIMEOUT_S)
         self.client.create("in")
         self.client.create("out")
 
@@ -244,7 +244,7 @@ class SparkChaos:
             time.sleep(0.02)
             return ready()
 
-        until(looked, lambda: f"{what}; {self.kills}; {self.said()}", PATIENCE)
+        until(looked, lambda: f"{what}; {self.kills}; {self.said()}", CATCH_UP_TIMEOUT_S)
 
     def check(self) -> None:
         """Every row is there, and once."""

@@ -15,7 +15,7 @@ from tests.fault.twin_adapters import AsyncioTwin, BlockingTwin, drive
 from tests.support.chaos_proxy import Link
 from tests.support.socket_types import GROUP, ONE_PART
 
-PATIENCE = 25.0  # seconds for one call
+CALL_TIMEOUT_S = 25.0  # seconds for one call
 SIZES = (0, 1, 20, 300, 5000, 70000)
 
 
@@ -94,7 +94,7 @@ class End:
         _living.append(self)
         self._thread = threading.Thread(target=self._run, name=f"{twin} {kind}", daemon=True)
         self._thread.start()
-        assert self._ready.wait(PATIENCE)
+        assert self._ready.wait(CALL_TIMEOUT_S)
 
     def _run(self) -> None:
         try:
@@ -122,7 +122,7 @@ class End:
     async def do(self, call: str, *arguments: Any, **named: Any) -> Any:
         return await self.twin.do(self.socket, call, *arguments, **named)
 
-    def join(self, bound: float = 3 * PATIENCE) -> None:
+    def join(self, bound: float = 3 * CALL_TIMEOUT_S) -> None:
         """Waits for the end of the role; raises what it raised."""
         self._thread.join(bound)
         if self._failure is not None:
@@ -137,7 +137,7 @@ def end_all() -> None:
     for end in left:
         end.over.set()
     for end in left:
-        end._thread.join(2 * PATIENCE)
+        end._thread.join(2 * CALL_TIMEOUT_S)
 
 
 # Roles
@@ -156,7 +156,7 @@ def streaming(
             single = end.twin.name == "libzmq" or end.kind in ONE_PART
             message = compose(sender, number, topic=body) if single else compose(sender, number, [body] * (number % 3))
             route = {"group": GROUP} if end.kind == "RADIO" else {}
-            await end.do("send_multipart", message, timeout=PATIENCE, **route)
+            await end.do("send_multipart", message, timeout=CALL_TIMEOUT_S, **route)
             history.accept(sender, number)
             if number > count:
                 await end.twin.sleep(rest)
@@ -200,7 +200,7 @@ def echoing(history: History, sender: int, name: str) -> Role:
             number += 1
             answer = compose(sender, number, topic=b"%d" % asked) if route else compose(sender, number, [b"%d" % asked])
             try:
-                await end.do("send_multipart", envelope + answer, timeout=PATIENCE, **route)
+                await end.do("send_multipart", envelope + answer, timeout=CALL_TIMEOUT_S, **route)
             except (zmq.ZMQError, omq.UnroutableError):
                 continue
             history.accept(sender, number)
@@ -209,13 +209,13 @@ def echoing(history: History, sender: int, name: str) -> Role:
 
 
 def runs(history: History, sender: int) -> int:
-    """How many unbroken stretches are missing before the last message that came."""
+    """Returns the number of unbroken stretches that are missing before the last message that arrived."""
     last = max(tuple(history.got(sender)))
     return runs_of([number for number in history.missing(sender) if number < last])
 
 
 def outlives(history: History, sender: int, link: Link, faulty: int) -> Callable[[], bool]:
-    """Whether a message has come that was sent after the last of the faulty connections had ended."""
+    """Returns whether a message has arrived that was sent after the last of the faulty connections had ended."""
     mark: list[int] = []
 
     def outlived() -> bool:

@@ -28,7 +28,7 @@ from tests.support.waits import until
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\3\1NULL" + bytes(48)
 BOUND = 0.3  # seconds that the calls here may wait
-LATE = 4.0  # seconds by which one of them may be late on a busy machine; a flood takes twenty
+MAX_LATENESS_S = 4.0  # seconds by which one of them may be late on a busy machine; a flood takes twenty
 
 
 def flood(endpoint: str, kind: bytes, what: bytes, seconds: float) -> int:
@@ -103,12 +103,12 @@ def test_a_call_keeps_its_time_while_a_peer_sends_what_is_dropped(
                 assert not one.poll(BOUND)
             else:
                 assert not omq.wait([one], BOUND)
-            assert time.monotonic() - begun < BOUND + LATE
+            assert time.monotonic() - begun < BOUND + MAX_LATENESS_S
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
         assert rang, "no signal handler ran"
-        assert rang[0] - begun < 0.1 + LATE
+        assert rang[0] - begun < 0.1 + MAX_LATENESS_S
 
 
 @pytest.mark.alone
@@ -153,7 +153,7 @@ def test_other_threads_go_on_meanwhile(flooded: Callable[..., None]) -> None:
 
 
 class Owner:
-    """What the engine would be told, if its thread had the time."""
+    """The engine's callbacks, if its thread had the time for them."""
 
     def on_command(self, body: bytes) -> None:
         raise AssertionError("nobody has answered the bell")
@@ -202,7 +202,7 @@ COMMANDS = {"unknown": b"\4\2\1X" * 100_000, "PING": (b"\4\7\4PING\0\1" + b"\4\7
 
 @pytest.mark.alone
 def test_no_thread_of_the_process_waits_for_a_flood_of_subscriptions(flooded: Callable[..., None]) -> None:
-    """Whoever wants the interpreter's lock needs a moment to wake up, and gets it."""
+    """A thread that wants the interpreter's lock needs a moment to wake up, and gets it."""
     with omq.PUB(bind="tcp://127.0.0.1:*", linger=0) as pub:
         flooded(pub.endpoints[0], b"SUB", SUBSCRIPTIONS)
         pub.wait_connected(timeout=10)

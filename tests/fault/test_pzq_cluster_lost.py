@@ -1,4 +1,4 @@
-"""What a node's store has lost: it comes back from the others, and what consumers are done with does not."""
+"""A node's lost store: its messages come back from the others, and acknowledged ones do not."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bodies(name: str, count: int = COUNT) -> list[bytes]:
 
 
 def everything(nodes: list[Node]) -> list[bytes]:
-    """What is delivered anywhere until nothing is left."""
+    """Returns the messages that any node delivers until nothing is left."""
     return take(nodes, lambda found: not any(node.figures()["messages"] for node in nodes))
 
 
@@ -79,7 +79,7 @@ def after(node: Node, *some: bytes, done_with: int = 0) -> Power:
 
 
 def states(node: Node, number: int, owner: Node | None = None) -> bool:
-    """Whether a node has on its disk that so many messages, of its own or of another owner, are done with."""
+    """Returns whether a node has on its disk that *number* messages, its own or an owner's, are acknowledged."""
     kept = json.loads((node.database / "done.json").read_bytes())
     stated = kept.get((owner or node).broadcast, {}).values()
     return any(told and told[0][1] >= number for _, told, *_ in stated)
@@ -97,7 +97,7 @@ def directories(tmp_path: Path) -> Iterator[Iterator[Path]]:
     ids=str,
 )
 def test_a_lost_tail_comes_back_and_stays(directories: Iterator[Path], before: int, done_with: int) -> None:
-    """Whether the queue was empty before or not; and also where the owner is started again in an orderly way."""
+    """The queue may have been empty before or not. The same holds where the owner is restarted in an orderly way."""
     for directory in directories:
         directory.mkdir()
         with cluster(directory, "--replicas", "2") as nodes:
@@ -258,7 +258,7 @@ def test_a_directory_that_is_put_back_as_it_was_is_refused(tmp_path: Path, which
 
 @pytest.mark.fault
 def test_a_copy_of_a_node_that_ran_is_refused_where_others_have_what_was_stored_since(tmp_path: Path) -> None:
-    """It was started as often as the directory that it is a copy of, so only what others have tells it apart."""
+    """Its incarnation is that of the directory that it is a copy of, so only the other nodes' records tell it apart."""
     with cluster(tmp_path, "--replicas", "2", "--hard-sync") as nodes:
         produce(nodes[0], *bodies("old"))
         nodes[0].signal(signal.SIGSTOP)
@@ -306,7 +306,7 @@ def test_a_directory_that_was_copied_is_told_and_costs_nothing(tmp_path: Path) -
 
 
 def test_what_was_acknowledged_in_an_owners_place_is_kept_by_all_who_were_told(tmp_path: Path) -> None:
-    """Whoever has told it is gone when the owner is back, and the other one was started again."""
+    """The node that announced it is gone when the owner is back, and the other one was restarted."""
     with cluster(tmp_path, "--replicas", "2", "--hard-sync") as nodes:
         produce(nodes[0], *bodies("m"))
         have(nodes[1:], COUNT)

@@ -13,7 +13,7 @@ import pytest
 
 import omq
 from tests.fault.message_history import History, compose
-from tests.fault.stream_endpoints import PATIENCE, End, collecting, echoing, outlives, runs, streaming
+from tests.fault.stream_endpoints import CALL_TIMEOUT_S, End, collecting, echoing, outlives, runs, streaming
 from tests.support.chaos_proxy import DOWN, UP, Fault, Proxy, seeded
 from tests.support.socket_types import GROUP
 from tests.support.waits import until
@@ -119,7 +119,7 @@ def test_a_client_and_its_server_in_both_directions(proxy, where, sender, receiv
     async def talking(end):
         number = 0
         while not end.over.is_set():
-            await end.do("send_multipart", compose(1, number, topic=b"x" * (number % 500)), timeout=PATIENCE)
+            await end.do("send_multipart", compose(1, number, topic=b"x" * (number % 500)), timeout=CALL_TIMEOUT_S)
             history.accept(1, number)
             number += 1
             if number % 5 == 0:
@@ -160,10 +160,10 @@ def test_requests_get_their_own_reply_or_none(proxy, where, sender, receiver):
             history.receive("req", parts)
 
     async def ask(end, number):
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + CALL_TIMEOUT_S
         while True:
             try:
-                await end.do("send_multipart", compose(1, number, [b"x" * 50]), timeout=PATIENCE)
+                await end.do("send_multipart", compose(1, number, [b"x" * 50]), timeout=CALL_TIMEOUT_S)
             except omq.StateError:
                 # The reply to the last one may still come: until it does, or never can.
                 assert time.monotonic() < deadline, "a REQ whose connection has died can never ask again"
@@ -208,7 +208,7 @@ def test_what_a_slow_subscriber_misses_is_counted(proxy):
     with omq.PUB(bind="tcp://127.0.0.1:*", send_hwm=10, send_buffer=8192) as pub:
         link = proxy.link(pub.endpoints[0])
         with omq.SUB(connect=link.endpoint, subscribe=b"", recv_hwm=0) as sub:
-            pub.wait_subscribed(timeout=PATIENCE)
+            pub.wait_subscribed(timeout=CALL_TIMEOUT_S)
             link.stall(DOWN)
             for number in range(count):
                 pub.send_multipart(compose(1, number, [b"x" * 5000]))
@@ -216,7 +216,7 @@ def test_what_a_slow_subscriber_misses_is_counted(proxy):
             dropped = pub.peers[0].dropped
             link.release()
             while len(history.got(1)) < count - dropped:
-                history.receive("sub", sub.recv_multipart(timeout=PATIENCE))
+                history.receive("sub", sub.recv_multipart(timeout=CALL_TIMEOUT_S))
             assert sub.poll(0.05) == 0
     history.check()
     assert 0 < dropped < count

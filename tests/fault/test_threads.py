@@ -16,7 +16,7 @@ import pytest
 import omq
 from tests.support.socket_types import GROUP, NUMBERED, ONE_PART, ONE_PEER, PAIRS, options_of
 
-PATIENCE = 30.0  # seconds for what remains to arrive, and for a thread to end
+TIMEOUT_S = 30.0  # seconds for what remains to arrive, and for a thread to end
 KINDS = [("PUSH", "PULL"), ("DEALER", "DEALER"), ("PAIR", "PAIR"), ("XPUB", "XSUB"), *PAIRS]
 TALKATIVE = {"PUSH", "DEALER", "PAIR", "XPUB", "SCATTER", "CLIENT", "CHANNEL", "RADIO"}
 #: They send by number: the first socket to those that have dialled, which only listen.
@@ -53,14 +53,14 @@ class Party:
             first,
             *(getattr(omq, other)(context, connect=connect, **self._marks(other), **more) for _ in range(count)),
         ]
-        first.wait_connected(count, timeout=PATIENCE)
+        first.wait_connected(count, timeout=TIMEOUT_S)
         self.copies = count if kind in ("XPUB", "RADIO") else 1
         if kind in ("XPUB", "RADIO"):
-            first.wait_subscribed(n=count, timeout=PATIENCE)
+            first.wait_subscribed(n=count, timeout=TIMEOUT_S)
         #: The keywords that `send` may get.
         self.routes: list[dict[str, Any]] = [{"group": GROUP} if kind == "RADIO" else {}]
         if kind in NUMBERED:
-            greeted = [first.recv_message(timeout=PATIENCE) for _ in range(count)]
+            greeted = [first.recv_message(timeout=TIMEOUT_S) for _ in range(count)]
             self.routes = [{"routing_id": one.routing_id} for one in greeted]
         self.what = f"{kind} to {count} {other} over {endpoint}, {[s.options.recv_hwm for s in self.sockets]}"
 
@@ -102,7 +102,7 @@ class Party:
         """Waits for the threads; raises what one of them raised."""
         self.over.set()
         for thread in self._threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT_S)
             assert not thread.is_alive(), f"a thread hangs: {self.what}"
         if self.failures:
             raise self.failures[0]
@@ -172,7 +172,7 @@ class Party:
     def drain(self) -> None:
         """Receives what is left."""
         listeners = [socket for socket in self.sockets if socket.socket_type.value in LISTENING]
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT_S
         while self.received < self.accepted and time.monotonic() < end:
             for socket, got in zip(listeners, self.got, strict=True):
                 with contextlib.suppress(omq.ReceiveTimeout):
@@ -188,7 +188,7 @@ class Party:
         return self.copies * sum(self.sent)
 
     def check(self) -> None:
-        """What a sender has sent arrives in its order and once."""
+        """Checks that the messages of a sender have arrived in their order and once."""
         for got in self.got:
             for me, numbers in got.items():
                 assert numbers == sorted(set(numbers)), f"of thread {me}: out of order, or twice: {self.what}"

@@ -26,7 +26,7 @@ class Background(Protocol):
 
 
 class Twin(Protocol):
-    """How one of the twins is spoken to."""
+    """The calls of one of the twins."""
 
     name: str
 

@@ -30,7 +30,7 @@ EVERY = 5.0  # seconds between two writings of the counts: libFuzzer ends the pr
 
 
 def counted(path: Path) -> Callable[[bytes], None]:
-    """As `one_input`, and counts."""
+    """Runs `one_input`, and counts."""
     before = json.loads(path.read_text()) if path.exists() else {}
     counts = [0] * len(TARGETS)
     due = monotonic() + EVERY

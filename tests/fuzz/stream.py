@@ -21,7 +21,7 @@ PIECE = 50_000  # octets that the socket pair takes at once
 
 
 class Owner:
-    """What the engine would be told; it ends the connection as the engine does."""
+    """The engine's callbacks; it ends the connection as the engine does."""
 
     peer: Connection
     over = False

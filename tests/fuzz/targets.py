@@ -1,4 +1,4 @@
-"""What a stranger can say, and who hears it: one function for each parser."""
+"""The parsers that read a stranger's bytes: one function for each."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ def sealed_websocket_traffic(data: bytes) -> None:
 
 
 def vouched(data: bytes) -> None:
-    """What an authenticated INITIATE may hold: the mutation happens inside its box."""
+    """Parses an authenticated INITIATE: the mutation happens inside its box."""
     VOUCHED(data[:1] + encode_command(b"INITIATE", transparent_keys.INITIATE + transparent_keys.VOUCH + data[1:]))
 
 
 def records(data: bytes) -> None:
-    """What a publisher may send; then the same with right sizes and checksums, so that the rest is heard."""
+    """Parses a publisher's records; then the same with right sizes and checksums, so that the rest is parsed."""
     blocks.damaged(data, 3)
     for some in (data, mended(data)):
         try:

@@ -1,4 +1,4 @@
-"""What the fuzzer has kept stays harmless."""
+"""The inputs that the fuzzer has kept stay harmless."""
 
 from pathlib import Path
 

@@ -20,7 +20,7 @@ PIECES = 8  # at most, that an input comes in
 
 
 class TransparentKeys:
-    """As `Secret` of the core: a box is 16 octets that are not looked at but for the first, and what is in it."""
+    """A stand-in for `Secret` of the core: a box is 16 octets, of which only the first is checked, and its content."""
 
     def public(self) -> bytes:
         return b"P" * 32

@@ -1,4 +1,4 @@
-"""What a socket says of the connections that end: by the name of an error, through its monitor.
+"""The reasons that a socket gives for the end of its connections: the name of an error, through its monitor.
 
 The oracles here judge bytes by the RFCs' grammar alone, so that a mistake in omq's parsers cannot hide.
 """
@@ -15,7 +15,7 @@ from omq import errors
 from omq.event import Event, EventKind, HandshakeFailure
 from tests.support.raw_zmtp import COMMAND, LONG, header
 
-PATIENCE = 10.0  # seconds for any one event
+EVENT_TIMEOUT_S = 10.0  # seconds for any one event
 COMMAND_LIMIT = 65 * 1024  # bytes of a handshake's command that are waited for
 
 #: The error behind each category. A peer that is "refused" says so itself, and no narrower name fits.
@@ -36,7 +36,7 @@ class DisconnectReasons:
         self._monitor = monitor
 
     async def _next(self, *kinds: EventKind) -> Event:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(EVENT_TIMEOUT_S):
             while True:
                 event: Event = await self._monitor.recv()
                 assert event.kind is not EventKind.MISSED
@@ -77,7 +77,7 @@ async def verdicts(socket: Any) -> AsyncIterator[DisconnectReasons]:
 
 
 def ends_by_itself(says: bytes) -> bool:
-    """Whether spoilt bytes of one command end a handshake by RFC 23's framing; if not, more bytes are waited for."""
+    """Returns whether spoilt bytes of one command end a handshake by RFC 23's framing; if not, omq waits for more."""
     if not says:
         return False
     if says[0] & ~(LONG | COMMAND) or not says[0] & COMMAND:
@@ -90,7 +90,7 @@ def ends_by_itself(says: bytes) -> bool:
 
 
 def judged(says: bytes) -> HandshakeFailure:
-    """How a handshake ends when a peer says this spoilt command, and hangs up."""
+    """Returns how a handshake ends when a peer sends this spoilt command, and hangs up."""
     return HandshakeFailure.PROTOCOL if ends_by_itself(says) else HandshakeFailure.HUNG_UP
 
 
@@ -117,7 +117,7 @@ def cut(says: bytes) -> Iterator[bytes]:
 
 
 def renamed(says: bytes, spoilt: bytes, name: bytes) -> bool:
-    """Whether they differ in the case of a property's name alone, which means nothing (RFC 23, Connection Metadata)."""
+    """Returns whether they differ only in the case of a property's name, which means nothing (RFC 23, Metadata)."""
     at = says.index(name)
     end = at + len(name)
     same = says[:at] == spoilt[:at] and says[end:] == spoilt[end:]

@@ -47,7 +47,7 @@ class Libzmq:
 
 
 def endpoint_of(socket: zmq.asyncio.Socket) -> str:
-    """What a bound socket listens on, with its port."""
+    """Returns the endpoint of a bound socket, with its port."""
     return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
 
 

@@ -1,4 +1,4 @@
-"""Which types talk to each other, how they meet, and what each side adds to a message on its way."""
+"""The pairs of types that can connect, how they meet, and what each side adds to a message on its way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stranger may do to a CURVE server: each case ends by a named error, and the next client is served.
+"""A stranger's attacks on a CURVE server: each case ends by a named error, and the next client is served.
 
 behaviour.md, "Security": each byte of HELLO and INITIATE, each length, replays, wrong roles, connections that break.
 """

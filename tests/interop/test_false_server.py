@@ -1,4 +1,4 @@
-"""What a false server may do to a client: the handshake fails by a named error, nothing is given away, it dials again.
+"""A false server's attacks on a client: the handshake fails by a named error, no secret is sent, and it dials again.
 
 Each byte of WELCOME and of READY, each length, the wrong order and the wrong role, and a weaker mechanism than ours.
 """
@@ -48,7 +48,7 @@ Case = tuple[bytes, HandshakeFailure | None, str]
 
 
 def reason_for(mechanism: str, step: str) -> str:
-    """What is said of data that were altered."""
+    """Returns the reason for data that were altered."""
     if mechanism == "CURVE":
         return f"an? {step} that does not open"
     return "metadata|cannot name a property|socket type|incompatible"
@@ -254,7 +254,7 @@ async def test_replayed_reordered_and_in_the_wrong_role(case: str) -> None:
 @pytest.mark.parametrize(("ours", "weaker"), [("PLAIN", "NULL"), ("CURVE", "NULL"), ("CURVE", "PLAIN")])
 @on_uvloop
 async def test_a_weaker_mechanism_gets_nothing_of_a_client_cve_2014_7202(ours: str, weaker: str) -> None:
-    """Who stands in between cannot have the password or a message in the clear: the greeting is all that is said."""
+    """A man in the middle cannot have the password or a message in the clear: the client sends only its greeting."""
     async with (
         listening() as listener,
         omq.PUSH(linger=0, reconnect_interval=None, **CLIENTS[ours]) as push,

@@ -1,4 +1,4 @@
-"""What a stranger may do to a server of NULL or PLAIN: each case ends by a named error, and the next client is served.
+"""A stranger's attacks on a server of NULL or PLAIN: each case ends by a named error, and the next client is served.
 
 Each byte of the greeting, of HELLO, INITIATE and READY, each length, replays, the wrong order and the wrong role. The
 part of CURVE stands in test_curve_hostile.py, what a server may do to a client in test_false_server.py.
@@ -74,7 +74,7 @@ async def until(peer: RawPeer, mechanism: str, step: str) -> None:
 
 
 def greeted(spoilt: bytes, mechanism: bytes) -> HandshakeFailure | None:
-    """How a handshake with this greeting ends (RFC 23, Greeting and Version Negotiation); `None`: well."""
+    """Returns how a handshake with this greeting ends (RFC 23, Greeting and Version Negotiation); `None`: well."""
     # Padding, minor version, an unknown role and filler mean nothing, and a higher major version is taken.
     good = re.fullmatch(rb"\xff.{8}\x7f[\x03-\xff].([A-Z0-9_.+-]{1,20})(\0*)(.).{31}", spoilt, re.DOTALL)
     if good is None or len(good[1] + good[2]) != 20:
@@ -139,7 +139,7 @@ async def test_each_length_of_the_greeting(fresh: Fresh, mechanism: str) -> None
 
 
 def reason_at(step: str, at: int) -> str:
-    """What is said of a command whose body was altered there."""
+    """Returns the reason for a command whose body was altered at this place."""
     if at <= len(step):
         return NOT_ALLOWED
     if step != "HELLO":

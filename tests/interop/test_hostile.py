@@ -149,7 +149,7 @@ def rows(table: dict[str, tuple[bytes, str]]) -> pytest.MarkDecorator:
 
 
 def category_of(reason: str) -> HandshakeFailure:
-    """What kind of failure is told like this."""
+    """Returns the kind of failure that has this reason."""
     if "mechanism is" in reason:
         return HandshakeFailure.MECHANISM
     return HandshakeFailure.REFUSED if "refused" in reason else HandshakeFailure.PROTOCOL

@@ -1,4 +1,4 @@
-"""Who never meant to talk ZMTP: scanners that probe a port, and connections gone before anybody looked at them.
+"""Peers that do not speak ZMTP: scanners that probe a port, and connections that end before they are accepted.
 
 libzmq's #769, #868, #147 and #87 (telnet, nmap) and #2334 (a peer that resets before `getpeername` and the TCP options)
 ended the process by an assertion; a peer that goes while it is written to sends SIGPIPE to who does not ask for none.

@@ -25,12 +25,12 @@ FENCE = b"~fence"
 
 
 def on(prefix: bytes) -> bytes:
-    """How XPUB tells its user of a subscription."""
+    """Returns XPUB's message about a subscription."""
     return b"\x01" + prefix
 
 
 def off(prefix: bytes) -> bytes:
-    """How XPUB tells its user that a subscription is gone."""
+    """Returns XPUB's message about the end of a subscription."""
     return b"\x00" + prefix
 
 
@@ -376,7 +376,7 @@ class Seats:
         return one
 
     async def told(self, count: int) -> list[list[bytes]]:
-        """What the XPUB's user hears next."""
+        """Returns the next messages of the XPUB."""
         return [await self._attended(self.xpub.recv_multipart()) for _ in range(count)]
 
     async def _attended(self, awaited: Awaitable[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""What omq puts on the wire and takes from it, against peers made by hand: greeting, handshake, traffic."""
+"""The bytes that omq sends and accepts, against peers made by hand: greeting, handshake, traffic."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ OPPOSITE = {
     SUBSCRIPTIONS: "XSUB",
     "PAIR": "PAIR",
 }
-PATIENCE = 5.0  # seconds for a connection
+CONNECT_TIMEOUT_S = 5.0  # seconds for a connection
 CHUNK = 256 << 10
 PACE = 10_000_000  # bytes a second, where nothing else bounds what the owner's memory has to hold
 RUN = 100  # messages that a library's peer sends in one go
@@ -72,7 +72,7 @@ class Raw:
 
 def _shaken(kind: str, endpoint: str) -> socket.socket:
     host, port = endpoint.removeprefix("tcp://").rsplit(":", 1)
-    sock = socket.create_connection((host, int(port)), PATIENCE)
+    sock = socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S)
     sock.sendall(greeting() + ready(kind))
     _exactly(sock, 64)
     while True:
@@ -152,10 +152,10 @@ class Libzmq(_Library):
             sock.setsockopt(zmq.XPUB_NODROP, 1)
         monitor = sock.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
         sock.connect(endpoint)
-        assert monitor.poll(PATIENCE * 1000), "no connection"
+        assert monitor.poll(CONNECT_TIMEOUT_S * 1000), "no connection"
         sock.disable_monitor()
         if kind == "XPUB":
-            sock.rcvtimeo = int(PATIENCE * 1000)
+            sock.rcvtimeo = int(CONNECT_TIMEOUT_S * 1000)
             sock.recv()
         return sock
 
@@ -186,16 +186,16 @@ def dialled(kind: str, endpoint: str, **options: Any) -> tuple[Any, dict[str, An
     """An omq socket that can send to the owner, and the keyword that `send` needs."""
     sock = getattr(omq, kind)(linger=0, **options)
     if kind == "PEER":
-        return sock, {"routing_id": sock.connect_peer(endpoint, timeout=PATIENCE)}
+        return sock, {"routing_id": sock.connect_peer(endpoint, timeout=CONNECT_TIMEOUT_S)}
     sock.connect(endpoint)
-    sock.wait_connected(timeout=PATIENCE)
+    sock.wait_connected(timeout=CONNECT_TIMEOUT_S)
     if kind == "RADIO":
-        sock.wait_subscribed(GROUP, timeout=PATIENCE)
+        sock.wait_subscribed(GROUP, timeout=CONNECT_TIMEOUT_S)
         return sock, {"group": GROUP}
     if kind in NUMBERED:
-        return sock, {"routing_id": sock.recv_message(timeout=PATIENCE).routing_id}
+        return sock, {"routing_id": sock.recv_message(timeout=CONNECT_TIMEOUT_S).routing_id}
     if kind == "XPUB":
-        sock.recv(timeout=PATIENCE)
+        sock.recv(timeout=CONNECT_TIMEOUT_S)
     return sock, {}
 
 

@@ -1,4 +1,4 @@
-"""What an owner has received: in order, whole, and how old."""
+"""An owner's received messages: in order, whole, and how old."""
 
 from __future__ import annotations
 

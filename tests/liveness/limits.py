@@ -1,4 +1,4 @@
-"""What every cell has to hold: a hiccup of the machine is none of the owner's, and starving always is."""
+"""The limits of every cell: a delay of the machine does not count against the owner, and starving always does."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PATIENCE = 20.0  # seconds for one answer
+ANSWER_TIMEOUT_S = 20.0  # seconds for one answer
 
 
 class Worker:
@@ -36,7 +36,7 @@ class Worker:
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
 
     def answered(self, seconds: float = 0.0) -> bool:
-        """Whether the answer comes within so long."""
+        """Returns whether the answer comes within *seconds*."""
         assert self._process.stdout is not None
         end = time.monotonic() + seconds
         while b"\n" not in self._buffer:
@@ -49,7 +49,7 @@ class Worker:
 
     def hear(self) -> dict[str, Any]:
         """Waits for the answer."""
-        assert self.answered(PATIENCE), f"the peers' process has said nothing for {PATIENCE:g} s"
+        assert self.answered(ANSWER_TIMEOUT_S), f"the peers' process has said nothing for {ANSWER_TIMEOUT_S:g} s"
         line, self._buffer = self._buffer.split(b"\n", 1)
         answer: dict[str, Any] = json.loads(line)
         return answer

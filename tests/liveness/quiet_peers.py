@@ -12,7 +12,7 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from tests.liveness.busy_peers import OPPOSITE, PATIENCE, dialled
+from tests.liveness.busy_peers import CONNECT_TIMEOUT_S, OPPOSITE, dialled
 from tests.liveness.scenarios import ONE_PART_KINDS, SUBSCRIPTIONS
 from tests.liveness.stamped_messages import QUIET, STAMP
 
@@ -33,12 +33,12 @@ class QuietPeers:
         self._monitors: list[Any] = []
         self._sockets = [self._open(OPPOSITE[kind], endpoint, heartbeats) for _ in range(peers)]
         for monitor in self._monitors:
-            assert monitor.poll(PATIENCE * 1000), "no connection"
+            assert monitor.poll(CONNECT_TIMEOUT_S * 1000), "no connection"
             monitor.recv_multipart()
             self._poller.register(monitor, zmq.POLLIN)
         for sock in self._sockets:
             if sock.type == zmq.XPUB:
-                sock.rcvtimeo = int(PATIENCE * 1000)
+                sock.rcvtimeo = int(CONNECT_TIMEOUT_S * 1000)
                 sock.recv()  # the owner's subscription
             elif sock.type == zmq.DEALER:
                 self._poller.register(sock, zmq.POLLIN)
@@ -87,7 +87,7 @@ class QuietPeers:
 
     def finish(self) -> None:
         """Waits for the last answers, not without end."""
-        end = time.monotonic() + PATIENCE / 5
+        end = time.monotonic() + CONNECT_TIMEOUT_S / 5
         self.watch(lambda: len(self.trips) < self._asked and time.monotonic() < end)
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class OmqQuietPeers:
             peer = number % len(self._peers)
             sock, route = self._peers[peer]
             body = STAMP.pack(QUIET, peer, number // len(self._peers), time.monotonic_ns())
-            sock.send(body, timeout=PATIENCE, **route)
+            sock.send(body, timeout=CONNECT_TIMEOUT_S, **route)
             due += rest
 
     def watch(self, go_on: Callable[[], bool]) -> None:

@@ -14,7 +14,7 @@ import omq
 from tests.liveness.scenarios import SUBSCRIPTIONS
 from tests.support.socket_types import SENDER, options_of
 
-PATIENCE = 0.25  # seconds that one call waits: after that its owner looks whether all is over
+CALL_TIMEOUT_S = 0.25  # seconds that one call waits: after that its owner looks whether all is over
 ROOM = 256  # bytes of a message, at most
 SEVERAL = ("ROUTER",)  # kinds whose messages have several parts
 
@@ -75,13 +75,13 @@ def iteration(sock: Any, _: int) -> Iterator[Sequence[Any]]:
 def poll(sock: Any, _: int) -> Iterator[Sequence[Any]]:
     take = taker(sock)
     while True:
-        yield _one(take, timeout=0) if sock.poll(PATIENCE) else ()
+        yield _one(take, timeout=0) if sock.poll(CALL_TIMEOUT_S) else ()
 
 
 def wait(sock: Any, _: int) -> Iterator[Sequence[Any]]:
     take = taker(sock)
     while True:
-        yield _one(take, timeout=0) if omq.wait([sock], PATIENCE) else ()
+        yield _one(take, timeout=0) if omq.wait([sock], CALL_TIMEOUT_S) else ()
 
 
 def fileno(sock: Any, _: int) -> Iterator[Sequence[Any]]:
@@ -89,7 +89,7 @@ def fileno(sock: Any, _: int) -> Iterator[Sequence[Any]]:
     with selectors.DefaultSelector() as selector:
         selector.register(sock.fileno(), selectors.EVENT_READ)
         while True:
-            yield _one(take, timeout=0) if selector.select(PATIENCE) else ()
+            yield _one(take, timeout=0) if selector.select(CALL_TIMEOUT_S) else ()
 
 
 BLOCKING: dict[str, Callable[[Any, int], Iterator[Sequence[Any]]]] = {
@@ -142,7 +142,7 @@ async def await_poll(sock: Any, _: int) -> AsyncIterator[Sequence[Any]]:
     take = taker(sock)
     while True:
         try:
-            yield (await take(timeout=0),) if await sock.poll(PATIENCE) else ()
+            yield (await take(timeout=0),) if await sock.poll(CALL_TIMEOUT_S) else ()
         except omq.ReceiveTimeout:
             yield ()
 
@@ -171,7 +171,7 @@ def socket_of(library: Any, kind: str, hwm: int, **options: Any) -> Any:
     if name == "SUB":
         options["subscribe"] = b""
     options.update(options_of(name, SENDER.get(name, "")))
-    sock = getattr(library, name)(recv_hwm=hwm, recv_timeout=PATIENCE, linger=0, **options)
+    sock = getattr(library, name)(recv_hwm=hwm, recv_timeout=CALL_TIMEOUT_S, linger=0, **options)
     sock.bind("tcp://127.0.0.1:*")
     if name == "XSUB":
         sock.subscribe(b"")
@@ -182,7 +182,7 @@ def libzmq_socket(context: Any, kind: str, hwm: int) -> Any:
     """libzmq's socket, bound."""
     name = "XPUB" if kind == SUBSCRIPTIONS else kind
     sock = context.socket(getattr(zmq, name))
-    sock.rcvhwm, sock.linger, sock.rcvtimeo = hwm, 0, int(PATIENCE * 1000)
+    sock.rcvhwm, sock.linger, sock.rcvtimeo = hwm, 0, int(CALL_TIMEOUT_S * 1000)
     if name == "SUB":
         sock.subscribe(b"")
     sock.bind("tcp://127.0.0.1:*")

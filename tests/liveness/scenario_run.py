@@ -70,7 +70,7 @@ class Crowd:
 
 
 class Run:
-    """What both twins do with what they take."""
+    """The part of both twins that handles received messages."""
 
     def __init__(self, cell: Scenario, rest: float) -> None:
         self._started = time.monotonic_ns(), _kept_waiting()
@@ -94,7 +94,7 @@ class Run:
 
     @property
     def over(self) -> bool:
-        """Whether all has been taken, or will never be."""
+        """Returns whether all messages have been taken, or will never be."""
         now = time.monotonic_ns()
         if len(self.ledger.ages) < MESSAGES and now <= self._end:
             return False

@@ -1,4 +1,4 @@
-"""What is combined: how the owner takes messages, on which socket, from how many peers, with how much work."""
+"""The combinations: how the owner takes messages, on which socket, from how many peers, with how much work."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ MARKS = (1, 2, 1000, 0)  # recv_hwm
 SENDERS = ("raw", "libzmq", "omq")  # who is busy: a plain socket that is always ahead, or a library
 
 BOUND = 0.05  # seconds that a quiet peer's message may be old, beside one busy peer
-TURN = 1e-3  # seconds of work that each further busy peer may have before it
-REST = 0.015  # seconds between two quiet messages, at least
+PEER_WORK_S = 1e-3  # seconds of work that each further busy peer may have before it
+MIN_QUIET_INTERVAL_S = 0.015  # seconds between two quiet messages, at least
 BATCH = 1024  # messages that a call takes at most...
 BATCH_WORK = 0.005  # ...and the seconds that its owner lets them last: that long it hears of nothing
 
@@ -56,21 +56,21 @@ class Scenario:
     @property
     def bound(self) -> float:
         """Seconds that a quiet peer's message may be old when it is taken."""
-        return BOUND + (self.busy - 1) * max(self.work, TURN)
+        return BOUND + (self.busy - 1) * max(self.work, PEER_WORK_S)
 
     @property
     def rest(self) -> float:
         """Seconds between two quiet messages: half of what the owner can do for a peer that has its fair share."""
-        return max(REST, 2 * (self.busy + 1) * self.work)
+        return max(MIN_QUIET_INTERVAL_S, 2 * (self.busy + 1) * self.work)
 
     @property
     def limit(self) -> int:
-        """How many messages one call may take: who works long on each takes few."""
+        """Returns how many messages one call may take: an owner that works long on each takes few."""
         return max(1, min(BATCH, int(BATCH_WORK / self.work))) if self.work else BATCH
 
     @property
     def fits(self) -> bool:
-        """Whether there is such a thing."""
+        """Returns whether the combination exists."""
         if self.kind == "ROUTER" and self.style in (
             "recv",
             "await recv",

@@ -1,4 +1,4 @@
-"""What the messages of these tests say: who sent them, the how manieth it is, and when."""
+"""The content of the messages of these tests: their sender, their number, and the time of sending."""
 
 from __future__ import annotations
 

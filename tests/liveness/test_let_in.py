@@ -19,7 +19,7 @@ from omq._core.link.convoy_breaker import handovers
 pytestmark = pytest.mark.alone
 
 WORK = 1e-3  # seconds of pure Python between two system calls: the GIL is never asked for in vain for 5 ms
-PATIENCE = 20.0  # seconds for a peer's process
+PROCESS_TIMEOUT_S = 20.0  # seconds for a peer's process
 TIMES = 12
 
 GREETERS = """
@@ -82,7 +82,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 def test_peers_are_greeted(peer: Callable[..., subprocess.Popen[bytes]], pipe: tuple[int, int]) -> None:
     with omq.PULL(bind="tcp://127.0.0.1:*") as sock:
         greeted = peer(GREETERS, sock.endpoints[0])
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + PROCESS_TIMEOUT_S
         while greeted.poll() is None:
             assert time.monotonic() < end, "they were not"
             _work(*pipe)
@@ -98,7 +98,7 @@ def test_the_descriptor_shows_what_arrives(peer: Callable[..., subprocess.Popen[
     with omq.PULL(bind="tcp://127.0.0.1:*") as sock, selectors.DefaultSelector() as selector:
         selector.register(sock.fileno(), selectors.EVENT_READ)
         peer(SENDER, sock.endpoints[0])
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + PROCESS_TIMEOUT_S
         while len(ages) < TIMES:
             assert time.monotonic() < end, f"{len(ages)} messages"
             if selector.select(0):
@@ -173,6 +173,6 @@ with omq.PULL(bind="tcp://127.0.0.1:*"):
 def test_a_forked_child_watches_its_own_event_loop() -> None:
     """An epoll set that it has inherited may hold the number of its bell, and another descriptor by it."""
     done = subprocess.run(
-        [sys.executable, "-c", INHERITED], capture_output=True, text=True, timeout=PATIENCE, check=False
+        [sys.executable, "-c", INHERITED], capture_output=True, text=True, timeout=PROCESS_TIMEOUT_S, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")

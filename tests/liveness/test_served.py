@@ -50,7 +50,7 @@ def test_a_quiet_peer_is_served_by_every_type_of_one_part(cell: Scenario, crowd:
     ["recv", "await recv_many", *(pytest.param(one, marks=pytest.mark.slow) for one in ("fileno", "await recv"))],
 )
 def test_a_quiet_peer_is_served_when_the_owner_begins_to_work(style: str, crowd: Crowd) -> None:
-    """How much each peer may send in its turn was found out while its messages cost nothing."""
+    """The share that each peer may send in its turn was measured while its messages cost nothing."""
     assert_served(Scenario(style, "PULL", 4, 1, 10e-3, 1000, "raw", sudden=True), crowd)
 
 
@@ -83,5 +83,5 @@ def _beside(cell: Scenario, crowd: Crowd) -> str:
 
 
 def _libzmq(cell: Scenario, crowd: Crowd) -> str:
-    """What libzmq does in that seat; it has but one style."""
+    """Runs the same cell with libzmq, which has but one style."""
     return _beside(Scenario("recv", cell.kind, cell.busy, cell.quiet, cell.work, cell.hwm, cell.sender), crowd)

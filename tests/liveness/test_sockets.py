@@ -22,12 +22,12 @@ from tests.liveness.scenarios import Scenario
 
 pytestmark = pytest.mark.alone
 
-PATIENCE = receive_styles.PATIENCE
+CALL_TIMEOUT_S = receive_styles.CALL_TIMEOUT_S
 
 
 def _waiting(several: list[Any]) -> Iterator[Any]:
     while True:
-        yield from omq.wait(several, PATIENCE)
+        yield from omq.wait(several, CALL_TIMEOUT_S)
 
 
 def _selecting(several: list[Any]) -> Iterator[Any]:
@@ -35,7 +35,7 @@ def _selecting(several: list[Any]) -> Iterator[Any]:
         for sock in several:
             selector.register(sock.fileno(), selectors.EVENT_READ, sock)
         while True:
-            yield from (key.data for key, _ in selector.select(PATIENCE))
+            yield from (key.data for key, _ in selector.select(CALL_TIMEOUT_S))
 
 
 def _polling(several: list[Any]) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""What a busy subscriber sends upstream keeps no other from being heard: messages, and subscriptions that flap.
+"""A busy subscriber's upstream messages do not delay those of others: messages, and subscriptions that flap.
 
 libzmq hears them all, however late: an XPUB takes in whatever has arrived before its user gets the first of it.
 """

@@ -110,7 +110,7 @@ class Serving(Driving):
         return w.leader != NOBODY and w.at[w.leader] in SERVING
 
     def _ready(self, w: ModelState) -> tuple[Any, ...]:
-        """What epoll_wait would report."""
+        """Returns what epoll_wait would report."""
         ready: list[Any] = [p for p in self.peers if w.kernel[p] and w.reading[p]]
         if self.backwards:
             ready.reverse()

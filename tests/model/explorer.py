@@ -18,7 +18,7 @@ State = Hashable
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What somebody may do next.
+    """A possible next step.
 
     Attributes:
         label: What happens, for people.
@@ -32,7 +32,7 @@ class Step:
 
 
 class Model(Protocol):
-    """What may happen, and what is promised."""
+    """The possible steps, and the promises about them."""
 
     def initial(self) -> State: ...
 
@@ -40,10 +40,10 @@ class Model(Protocol):
         """A state to be asked: what the others take."""
 
     def steps(self, state: State, seen: Any) -> Iterable[Step]:
-        """What may happen next; *seen* is the view of the state, and is left as it is."""
+        """Yields the possible next steps; *seen* is the view of the state, and is left as it is."""
 
     def broken(self, seen: Any) -> str | None:
-        """What is wrong with a state by itself."""
+        """Returns an error of the state by itself."""
 
     passing: dict[str, Callable[[Any], bool]]  # what may hold for a while, and never for good
 
@@ -73,7 +73,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was seen.
+    """The result of an exploration.
 
     Attributes:
         states: How many there are.

@@ -16,13 +16,13 @@ from typing import Any
 from tests.model.explorer import State, Step
 
 NONE = -1
-PATIENCE = 2  # looks without work before the flusher parks; ten in the code
+IDLE_LOOKS = 2  # looks without work before the flusher parks; ten in the code
 FULL = 2  # messages at which a batch leaves
 
 
 @dataclass(frozen=True)
 class Case:
-    """Who is there.
+    """The threads and peers of a case.
 
     Attributes:
         sends: Messages that the caller sends on each connection.
@@ -235,7 +235,7 @@ class Leaving:
             w.at = "take"
         else:
             w.idle = 0 if w.worked else w.idle + 1
-            w.at = "park" if w.idle >= PATIENCE else "round"
+            w.at = "park" if w.idle >= IDLE_LOOKS else "round"
 
     def _take(self, w: Any, _: int) -> None:
         b = w.current

@@ -10,7 +10,7 @@ from tests.model.serving_state import MAX_LOOKS, NOBODY, SHOWS, SLOWER, Case, Mo
 
 
 class Driving(ABC):
-    """What the I/O thread does, from one place where others may run to the next."""
+    """The steps of the I/O thread, from one place where others may run to the next."""
 
     case: Case
     publishes: bool  # somebody calls fileno()
@@ -52,7 +52,7 @@ class Driving(ABC):
         self._hurry(w)
 
     def _hurry(self, w: ModelState) -> None:
-        """Where nobody calls fileno(), looking whether somebody has is no step of its own."""
+        """Skips the step that looks for a call of fileno(), where no thread makes one."""
         while w.io in ASKS_PUBLISHED and not self.publishes:
             IO[w.io](self, w)
 

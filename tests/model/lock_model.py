@@ -19,7 +19,7 @@ NAMES = ("at", "owner", "waiters", "free", "posted", "deferred", "asked", "ran")
 
 @dataclass(frozen=True)
 class Case:
-    """Who is there.
+    """The threads of a case.
 
     Attributes:
         threads: How many take the lock, again and again.

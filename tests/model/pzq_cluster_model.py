@@ -158,7 +158,7 @@ class Cluster:
     # ------------------------------------------------------------------ what can happen
 
     def events(self, most: int) -> list[Event]:
-        """What may happen next, with at most so many faults in all."""
+        """Returns the possible next events, with a bounded number of faults in all."""
         found: list[Event] = [("idle",)]
         if self.left and self.machines["a"].runs:
             found.append(("produce",))
@@ -242,7 +242,7 @@ class Cluster:
             self.arrive(machine, message)
 
     def deliverable(self, machine: Machine) -> list[tuple[str, str]]:
-        """What a consumer of a node may get."""
+        """Returns the messages that a consumer of a node may get."""
         if not machine.runs:
             return []
         assert machine.node is not None
@@ -422,7 +422,7 @@ class Cluster:
                         raise Broken(f"{other} knows that {key} is done with, and {name} delivers it")
 
     def check_return(self) -> None:
-        """What was consumed does not come back to a cluster that is whole, however it came to be so."""
+        """Checks that consumed messages do not come back to a cluster that is whole, however it came to be so."""
         if self.whole < 2:
             return
         for machine in self.machines.values():
@@ -431,7 +431,7 @@ class Cluster:
                     raise Broken(f"{key} was consumed at {self.consumed[key]}, and {machine.name} delivers it again")
 
     def check_healing(self) -> None:
-        """What holds once all nodes run and hear each other for a while. Ends this state."""
+        """Checks the state once all nodes run and reach each other for a while. Ends this state."""
         self.links.clear()
         for machine in self.machines.values():
             if machine.node is None:

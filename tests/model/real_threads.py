@@ -39,7 +39,7 @@ class Core(SyncCore):
 
 
 class Session:
-    """What the engine would be told."""
+    """The engine's callbacks."""
 
     def on_command(self, body: bytes) -> None:
         raise AssertionError("no peer sends commands")
@@ -49,7 +49,7 @@ class Session:
 
 
 class Timer:
-    """What `call_later` gives."""
+    """The result of `call_later`."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self.call: Callable[[], None] | None = call
@@ -134,7 +134,7 @@ class Unhurried(RecvQueue):
 
 
 class Real:
-    """What a case describes, made of the real parts."""
+    """The real parts of a case."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -179,7 +179,7 @@ class Real:
         self.bell.close()
 
     def do(self, label: str) -> None:
-        """What a step of the model says."""
+        """Makes a step of the model."""
         words = label.split()
         if label.startswith("caller"):
             self.callers[int(words[1])].call(words[3])
@@ -207,7 +207,7 @@ class Real:
                 call()
 
     def seen(self) -> dict[str, Any]:
-        """What can be seen from outside."""
+        """Returns the state that can be seen from outside."""
         core, driver = self.core, self.driver
         fd = max(caller.fd for caller in self.callers)
         timer = self.loop.timer is not None and self.loop.timer.call is not None
@@ -238,7 +238,7 @@ def readable(fd: int) -> bool:
 
 
 def projected(model: Serving, w: ModelState) -> dict[str, Any]:
-    """What can be seen of a state of the model."""
+    """Returns the visible part of a state of the model."""
     return {
         "watched": w.watched,
         "attended": w.leader >= 0,
@@ -260,7 +260,7 @@ def projected(model: Serving, w: ModelState) -> dict[str, Any]:
 
 
 def settled(model: Serving, states: set[State], label: str) -> set[State]:
-    """Where a step, and all that callers and the I/O thread do of themselves then, may lead."""
+    """Returns the states that a step may lead to, with the steps that callers and the I/O thread then make."""
     work: list[tuple[State, int]] = []
     for state in states:
         seen = model.view(state)

@@ -1,4 +1,4 @@
-"""What there is in the model of who serves a socket: the case, and the state."""
+"""The model of which thread serves a socket: the case, and the state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SERVING = (SIGNALS, EPOLL, AWAKE)  # where a leader is one
 
 @dataclass(frozen=True)
 class Case:
-    """Who is there, and what they may do.
+    """The threads and peers of a case, and what they may do.
 
     Attributes:
         calls: What each caller may call, again and again: recv, timed, recv0, poll, poll0, send, fileno,

@@ -8,19 +8,21 @@ from tests.model.real_threads import Deviation, follow
 from tests.model.serving_state import Case
 
 STEPS = 40
-TURN = 256  # messages, as in the core
+TURN_MESSAGES = 256  # messages, as in the core
 
 CASES = {
-    "an owner and a bound": Case(calls=(("recv0", "poll0", "recv"),), peers=(3, 2), hwm=1, gulp=True, turn=TURN),
-    "an owner who sleeps for long": Case(
-        calls=(("recv0", "poll0", "recv"),), peers=(3, 2), gulp=True, turn=TURN, sleeps_long=True
+    "an owner and a bound": Case(
+        calls=(("recv0", "poll0", "recv"),), peers=(3, 2), hwm=1, gulp=True, turn=TURN_MESSAGES
     ),
-    "two callers": Case(calls=(("recv", "recv0"), ("recv", "poll")), peers=(3, 2), gulp=True, turn=TURN),
-    "three callers": Case(calls=(("recv",), ("recv",), ("poll", "recv0")), peers=(3, 2), gulp=True, turn=TURN),
-    "an end": Case(calls=(("recv", "recv0"), ("recv", "poll")), peers=(2,), gulp=True, turn=TURN, closes=True),
-    "a descriptor": Case(calls=(("recv", "recv0", "fileno"), ("recv",)), peers=(2, 2), gulp=True, turn=TURN),
+    "an owner who sleeps for long": Case(
+        calls=(("recv0", "poll0", "recv"),), peers=(3, 2), gulp=True, turn=TURN_MESSAGES, sleeps_long=True
+    ),
+    "two callers": Case(calls=(("recv", "recv0"), ("recv", "poll")), peers=(3, 2), gulp=True, turn=TURN_MESSAGES),
+    "three callers": Case(calls=(("recv",), ("recv",), ("poll", "recv0")), peers=(3, 2), gulp=True, turn=TURN_MESSAGES),
+    "an end": Case(calls=(("recv", "recv0"), ("recv", "poll")), peers=(2,), gulp=True, turn=TURN_MESSAGES, closes=True),
+    "a descriptor": Case(calls=(("recv", "recv0", "fileno"), ("recv",)), peers=(2, 2), gulp=True, turn=TURN_MESSAGES),
     "a descriptor that is given back": Case(
-        calls=(("recv", "recv0", "fileno", "release"), ("recv",)), peers=(2, 2), gulp=True, turn=TURN
+        calls=(("recv", "recv0", "fileno", "release"), ("recv",)), peers=(2, 2), gulp=True, turn=TURN_MESSAGES
     ),
 }
 

@@ -15,11 +15,11 @@ PIECES = st.one_of(
     st.sampled_from(["localhost", "127.0.0.1", "::1", "fe80::1%eth0", "xn--", "/tmp/", "\0", "é", "\udcff"]),
     st.text(st.characters(), max_size=8),
 )
-REST = st.lists(PIECES, max_size=8).map("".join)
+TAIL = st.lists(PIECES, max_size=8).map("".join)
 TEXTS = st.one_of(
     st.text(st.characters()),
-    REST,
-    st.tuples(st.sampled_from(["tcp://", "ipc://", "inproc://"]), REST).map("".join),
+    TAIL,
+    st.tuples(st.sampled_from(["tcp://", "ipc://", "inproc://"]), TAIL).map("".join),
 )
 
 

@@ -1,4 +1,4 @@
-"""Whatever comes on a bus is read as what was said, or is malformed; nothing else happens."""
+"""Any bytes on a bus are read as what was published, or are malformed; nothing else happens."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ COUNTED, FOR_EVERYONE, FOR_SLOT, NOT_HELD = 0, 1, 2, -2
 
 
 class Model:
-    """What the matcher promises, without its structure: how often each pair of prefix and slot is held."""
+    """The promise of the matcher, without its structure: how often each pair of prefix and slot is held."""
 
     def __init__(self):
         self.held = Counter()
@@ -70,7 +70,7 @@ def spell(letters):
 
 
 def mismatch(found, expected):
-    """Where two lists of prefixes differ, in few words: the prefixes may be long."""
+    """Returns the differences between two lists of prefixes, shortened: the prefixes may be long."""
     odd = sorted(set(found) ^ set(expected))
     return [(prefix[:9], len(prefix), slots) for prefix, slots in odd]
 

@@ -37,7 +37,7 @@ def runs_of(keys: set[str]) -> list[list[str]]:
 
 
 class Beside(RuleBasedStateMachine):
-    """Whatever is done, both have the same."""
+    """Both have the same entries after any calls."""
 
     def __init__(self) -> None:
         super().__init__()

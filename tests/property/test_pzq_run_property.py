@@ -18,7 +18,7 @@ FIRSTS = st.one_of(st.integers(1, 2**61), st.integers(2**48 - 8, 2**48 + 2))
 
 
 def records_of(messages: list[list[bytes]]) -> bytes:
-    """As a device stores them."""
+    """Returns the messages' records as a device stores them."""
     return b"".join(blocks.encode(parts) if len(parts) == 1 else pack(parts) for parts in messages)
 
 

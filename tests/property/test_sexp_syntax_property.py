@@ -20,7 +20,7 @@ EXPRESSIONS = st.recursive(ATOMS, lambda inner: st.lists(inner, max_size=4), max
 
 
 def fits_bare(atom: bytes) -> bool:
-    """Whether an atom can stand without quotes: blanks, quotes, parentheses and semicolons end it."""
+    """Returns whether an atom can stand without quotes: blanks, quotes, parentheses and semicolons end it."""
     return bool(atom) and not set(atom) & set(b' \t\n\f\r"();') and b"#|" not in atom and b"|#" not in atom
 
 
@@ -47,7 +47,7 @@ def quoted(draw, atom: bytes) -> bytes:
 
 @st.composite
 def comments(draw, inner=True) -> bytes:
-    """What stands between expressions and means nothing."""
+    """Draws text between expressions that means nothing."""
     kind = draw(st.integers(0, 9))
     if kind < 6:
         return draw(st.sampled_from([b" ", b"\n", b"\t", b"  ", b"\r\n", b"\f"]))
@@ -91,7 +91,7 @@ def cut(data: bytes, cuts: list[int]) -> list[bytes]:
 
 
 def read(pieces, **limits) -> tuple[list, bool]:
-    """What a reader makes of pieces of a stream: the expressions, and whether it found a fault."""
+    """Returns the expressions that a reader finds in pieces of a stream, and whether it found an error."""
     reader = SexpParser(**limits)
     found: list = []
     try:

@@ -72,7 +72,7 @@ def write_of(step: tuple[Any, ...], number: int) -> Any:
 
 
 def outcome(log: Opened, step: tuple[Any, ...], number: int) -> Any:
-    """What comes of a step."""
+    """Returns the result of a step."""
     write = write_of(step, number)
     if step[0] == "note" and log.log.write_at_once([write], allow_wal=True):
         log.wait([write])
@@ -85,7 +85,7 @@ def outcome(log: Opened, step: tuple[Any, ...], number: int) -> Any:
 
 
 def state(log: Opened) -> Any:
-    """What can be seen, but for what retention drops by whole blocks, which are cut otherwise."""
+    """Returns the visible state, except for whole blocks dropped by retention, which are cut otherwise."""
     seen = []
     for topic in (1, 2, 3):
         now = log.log.topic(topic)

@@ -31,7 +31,7 @@ frames = st.one_of(
 
 @dataclass
 class Outcome:
-    """How a handshake ended; `raised` and `failure` say why it failed."""
+    """The end of a handshake; `raised` and `failure` are the reasons if it failed."""
 
     state: HandshakeState
     raised: type[Exception] | None

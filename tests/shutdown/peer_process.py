@@ -16,7 +16,7 @@ from typing import Any
 from tests.support.socket_types import GROUP, NUMBERED, SENDER, options_of
 
 LONG = 20.0  # seconds for what comes for sure
-SILENCE = 3.0  # seconds without a message after which none comes any more
+IDLE_TIMEOUT_S = 3.0  # seconds without a message after which none comes any more
 BURST = 100  # messages sent in one go
 
 #: Our names of options, and libzmq's.
@@ -238,7 +238,7 @@ def take(seat: Any, part: dict[str, Any]) -> list[int]:
         if message is None:
             break
         got.append(int.from_bytes(message[:8], "big"))
-        timeout = SILENCE
+        timeout = IDLE_TIMEOUT_S
         if len(got) == 1:
             work(seat, part)
         elif part["pace"]:

@@ -18,7 +18,7 @@ CROWD = 10  # plays at a time: most of them wait
 
 @dataclass(frozen=True)
 class Part:
-    """What one process does.
+    """The plan of one process.
 
     Attributes:
         library: `omq`, `asyncio` or `zmq`.
@@ -127,7 +127,7 @@ def side_by_side(plays: Iterable[tuple[str, Callable[[], str]]]) -> list[str]:
 
 
 def missing(got: list[int], count: int) -> str:
-    """What is wrong with the numbers received: all are there, once, in their order."""
+    """Returns an error about the numbers received, unless all are there, once, in their order."""
     if got == list(range(count)):
         return ""
     lost = sorted(set(range(count)) - set(got))

@@ -31,7 +31,7 @@ ENOUGH = 3  # failures of a world that are told
 
 
 class Tick(Exception):
-    """What a handler raises."""
+    """The exception of a handler."""
 
 
 class BaseTick(BaseException):
@@ -142,7 +142,7 @@ class Explorer:
         self._judge(world, caught)
 
     def _judge(self, world: InterruptedCall, caught: BaseException | None) -> None:
-        """What the call may have raised."""
+        """Checks the exception of the call."""
         if self.ran and self.action in RAISES:
             assert caught is self.own, f"the handler's exception vanished; instead: {caught!r}"
             world.raised = True

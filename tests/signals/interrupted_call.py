@@ -55,7 +55,7 @@ class InterruptedCall:
         self.prepare()
 
     def prepare(self) -> None:
-        """What else is there before the call."""
+        """Makes the objects that are there before the call."""
 
     def call(self) -> tuple[Callable[..., Any], list[Any]]:
         """The function, and the arguments that it is called with, one after the other."""
@@ -66,7 +66,7 @@ class InterruptedCall:
         return map(*self.call())
 
     def use(self) -> None:
-        """What a handler may do with the socket."""
+        """Uses the socket as a handler may."""
 
     def settle(self) -> None:
         """Checks what has to hold afterwards; the socket is open."""

@@ -209,7 +209,7 @@ class SetShape(InterruptedCall):
 
 
 class Peers(InterruptedCall):
-    """Who is there."""
+    """A socket with peers."""
 
     kind, peer_kind = "PULL", "PUSH"
     transports: ClassVar[tuple[str, ...]] = ("tcp", "inproc")

@@ -45,7 +45,7 @@ class Receive(InterruptedCall):
 
 
 class ReceiveMany(Receive):
-    """What is there."""
+    """A socket with messages."""
 
     def results(self) -> Iterator[Any]:
         return map(self.one.recv_many, [3, 3])
@@ -149,7 +149,7 @@ class ReceiveBehindMark(Receive):
 
 
 class Poll(Receive):
-    """Whether a message is there."""
+    """A poll of one socket."""
 
     def results(self) -> Iterator[Any]:
         return map(self.one.poll, [BOUND])
@@ -159,7 +159,7 @@ class Poll(Receive):
 
 
 class Wait(Poll):
-    """Whether a message is there, for one of several sockets."""
+    """A wait for one of several sockets."""
 
     def results(self) -> Iterator[Any]:
         return map(omq.wait, [[self.one]])
@@ -237,4 +237,4 @@ class StreamCloses(Streamed):
         until(lambda: not self.one.peers)
 
     def check_connection(self) -> None:
-        """It is to end."""
+        """Checks that the connection ends."""

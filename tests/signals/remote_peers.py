@@ -28,7 +28,7 @@ class _Loop:
 
 
 class Peer:
-    """What a test asks of the other side, whichever twin it is."""
+    """The calls that a test makes on the other side, in either twin."""
 
     _loop: _Loop | None = None
 
@@ -54,7 +54,7 @@ class Peer:
         return await result if hasattr(result, "__await__") else result
 
     def until(self, last: bytes) -> list[bytes]:
-        """What arrives, up to a message."""
+        """Returns the messages up to *last*."""
         found: list[bytes] = []
         while last not in found:
             found += self("recv_many", timeout=BOUND)

@@ -26,11 +26,11 @@ from typing import Any
 import omq
 import omq.asyncio
 
-QUIET = 5.0  # seconds without anything new, after which a stream has stalled
+STALL_TIMEOUT_S = 5.0  # seconds without anything new, after which a stream has stalled
 
 
 class Tick(Exception):
-    """What a handler raises."""
+    """The exception of a handler."""
 
 
 class BaseTick(BaseException):
@@ -136,7 +136,7 @@ class _Patience:
     def check(self) -> None:
         if len(self._what) != self._last[0]:
             self._last = (len(self._what), time.monotonic())
-        assert time.monotonic() - self._last[1] < QUIET, f"stalled at {len(self._what)}"
+        assert time.monotonic() - self._last[1] < STALL_TIMEOUT_S, f"stalled at {len(self._what)}"
 
 
 def _whole(found: list[bytes], sent: int) -> None:
@@ -156,14 +156,14 @@ def _received(out: list[Any]) -> list[bytes]:
 def _receive(seconds: float, endpoint: str, how: str, beats: bool, hwm: int) -> None:
     """A stream from another thread's socket into the main thread."""
     context = omq.Context()
-    pull = omq.PULL(context, bind=endpoint, recv_hwm=hwm, linger=0, recv_timeout=QUIET)
+    pull = omq.PULL(context, bind=endpoint, recv_hwm=hwm, linger=0, recv_timeout=STALL_TIMEOUT_S)
     heart = {"heartbeat_interval": 0.01, "heartbeat_timeout": 30} if beats else {}
     sent = 0
     over = threading.Event()
 
     def send() -> None:
         nonlocal sent
-        with omq.PUSH(context, connect=pull.endpoints[0], linger=QUIET, **heart) as push:
+        with omq.PUSH(context, connect=pull.endpoints[0], linger=STALL_TIMEOUT_S, **heart) as push:
             while not over.is_set():
                 push.send_many([b"%d" % n for n in range(sent, sent + 50)])
                 sent += 50
@@ -171,7 +171,7 @@ def _receive(seconds: float, endpoint: str, how: str, beats: bool, hwm: int) -> 
                     time.sleep(0.0007)
 
     sender = _in_thread(send)
-    pull.wait_connected(timeout=QUIET)
+    pull.wait_connected(timeout=STALL_TIMEOUT_S)
     calls: dict[str, Callable[[], Iterator[Any]]] = {
         "iteration": lambda: islice(pull, 100),
         "recv_many": lambda: map(pull.recv_many, [30] * 5),
@@ -196,7 +196,7 @@ def _receive(seconds: float, endpoint: str, how: str, beats: bool, hwm: int) -> 
 def _receive_from_loop(seconds: float, how: str) -> None:
     """Inproc: an asyncio PUSH in a thread, and a PULL in the main thread."""
     context = omq.Context()
-    pull = omq.PULL(context, bind="inproc://x", recv_hwm=10, linger=0, recv_timeout=QUIET)
+    pull = omq.PULL(context, bind="inproc://x", recv_hwm=10, linger=0, recv_timeout=STALL_TIMEOUT_S)
     sent = 0
     over = threading.Event()
 
@@ -246,7 +246,7 @@ def _send_to_loop(seconds: float) -> None:
     receiver = _in_thread(lambda: asyncio.run(receive()))
     ready.wait()
     push = omq.PUSH(context, connect="inproc://x", send_hwm=0, linger=0)
-    push.wait_connected(timeout=QUIET)
+    push.wait_connected(timeout=STALL_TIMEOUT_S)
     tries = 0
     end = time.monotonic() + seconds
     with SignalLoad(0.0003) as storm:
@@ -254,13 +254,13 @@ def _send_to_loop(seconds: float) -> None:
             batch = [b"%d" % n for n in range(tries, tries + 20)]
             if not storm.gather([], map(push.send, batch)):
                 accepted = push.peers[0].messages_out
-                limit = time.monotonic() + QUIET
+                limit = time.monotonic() + STALL_TIMEOUT_S
                 while len(got) < accepted:
                     assert time.monotonic() < limit, f"{accepted} were accepted, {len(got)} arrive"
                     time.sleep(0.0002)
             tries += 20
     push.send(b"-1")
-    receiver.join(QUIET)
+    receiver.join(STALL_TIMEOUT_S)
     numbers = [int(message) for message in got[:-1]]
     assert numbers == sorted(set(numbers)), "a message arrived twice, or too late"
     assert len(got) == push.peers[0].messages_out if push.peers else True
@@ -272,9 +272,9 @@ def _send_to_loop(seconds: float) -> None:
 def _send(seconds: float, endpoint: str) -> None:
     """The main thread sends to a thread that takes a little slowly: `send` often waits for room."""
     context = omq.Context()
-    pull = omq.PULL(context, bind=endpoint, recv_hwm=20, linger=0, recv_timeout=QUIET)
+    pull = omq.PULL(context, bind=endpoint, recv_hwm=20, linger=0, recv_timeout=STALL_TIMEOUT_S)
     push = omq.PUSH(context, connect=pull.endpoints[0], send_hwm=20, linger=0)
-    push.wait_connected(timeout=QUIET)
+    push.wait_connected(timeout=STALL_TIMEOUT_S)
     got: list[bytes] = []
 
     def receive() -> None:
@@ -295,8 +295,8 @@ def _send(seconds: float, endpoint: str) -> None:
             storm.gather(done, map(push.send, batch))
             notes.append((tries, len(done)))
             tries += 200
-    push.send(b"-1", timeout=QUIET)
-    receiver.join(QUIET * 2)
+    push.send(b"-1", timeout=STALL_TIMEOUT_S)
+    receiver.join(STALL_TIMEOUT_S * 2)
     assert not receiver.is_alive(), f"the last message does not arrive; {len(got)} did"
     numbers = [int(message) for message in got[:-1]]
     assert numbers == sorted(set(numbers)), "a message arrived twice, or too late"
@@ -325,7 +325,7 @@ def _subscribe(seconds: float, endpoint: str) -> None:
     context = omq.Context()
     pub = omq.PUB(context, bind=endpoint, linger=0, max_subscriptions=None)
     sub = omq.SUB(context, connect=pub.endpoints[0], linger=0)
-    sub.wait_connected(timeout=QUIET)
+    sub.wait_connected(timeout=STALL_TIMEOUT_S)
     want: set[bytes] = set()
     end = time.monotonic() + seconds
     with SignalLoad() as storm:
@@ -341,7 +341,7 @@ def _subscribe(seconds: float, endpoint: str) -> None:
                 while not storm.gather([], map(sub.unsubscribe, [prefix])):
                     pass
     sub.subscribe(b"end")
-    pub.wait_subscribed(b"end", timeout=QUIET)
+    pub.wait_subscribed(b"end", timeout=STALL_TIMEOUT_S)
     mine, theirs = _in_force(sub), _in_force(pub)
     assert want <= theirs, f"the publisher misses {len(want - theirs)} of {len(want)}: {sorted(want - theirs)[:3]}"
     assert mine == theirs, f"{len(mine ^ theirs)} differ: {sorted(mine ^ theirs)[:3]}"
@@ -353,11 +353,11 @@ def _hear(seconds: float, endpoint: str) -> None:
     """An XPUB in the main thread is told of every subscription that is in force."""
     context = omq.Context()
     # Sooner or later there are more than the million that one peer may have.
-    xpub = omq.XPUB(context, bind=endpoint, recv_hwm=0, linger=0, recv_timeout=QUIET, max_subscriptions=None)
+    xpub = omq.XPUB(context, bind=endpoint, recv_hwm=0, linger=0, recv_timeout=STALL_TIMEOUT_S, max_subscriptions=None)
     over = threading.Event()
 
     def subscribe() -> None:
-        with omq.SUB(context, connect=xpub.endpoints[0], linger=QUIET) as sub:
+        with omq.SUB(context, connect=xpub.endpoints[0], linger=STALL_TIMEOUT_S) as sub:
             for number in itertools.count():
                 sub.subscribe(b"%07d" % number)
                 if over.is_set():
@@ -365,11 +365,11 @@ def _hear(seconds: float, endpoint: str) -> None:
                 if number % 100 == 0:
                     time.sleep(0.001)
             sub.subscribe(b"end")
-            done.wait(QUIET)
+            done.wait(STALL_TIMEOUT_S)
 
     done = threading.Event()
     subscriber = _in_thread(subscribe)
-    xpub.wait_connected(timeout=QUIET)
+    xpub.wait_connected(timeout=STALL_TIMEOUT_S)
     since = xpub.peers[0].since
     out: list[Any] = []
     end = time.monotonic() + seconds
@@ -387,7 +387,7 @@ def _hear(seconds: float, endpoint: str) -> None:
     silent = _in_force(xpub) - {message[1:] for message in told}
     assert not silent, f"{len(silent)} are in force, and nobody was told: {sorted(silent)[:3]}"
     done.set()
-    subscriber.join(QUIET)
+    subscriber.join(STALL_TIMEOUT_S)
     storm.check()
     context.term(0)
 
@@ -408,11 +408,11 @@ def _live(seconds: float) -> None:
         push = omq.PUSH(context, linger=0)
         sockets.append(push)
         push.connect(pull.endpoints[0])
-        push.wait_connected(timeout=QUIET)
-        push.send(b"x", timeout=QUIET)
+        push.wait_connected(timeout=STALL_TIMEOUT_S)
+        push.send(b"x", timeout=STALL_TIMEOUT_S)
         pull.set_options(recv_hwm=5)
-        assert pull.recv(timeout=QUIET) == b"x"
-        assert monitor.recv(timeout=QUIET).kind == "listening"
+        assert pull.recv(timeout=STALL_TIMEOUT_S) == b"x"
+        assert monitor.recv(timeout=STALL_TIMEOUT_S).kind == "listening"
         push.disconnect(pull.endpoints[0])
         pull.unbind(pull.endpoints[0])
         push.close()
@@ -454,9 +454,9 @@ def _terminate(seconds: float) -> None:
 def _other_calls(seconds: float, endpoint: str) -> None:
     """The handler sends and receives on the very sockets that the main thread is using."""
     context = omq.Context()
-    pull = omq.PULL(context, bind=endpoint, linger=0, recv_timeout=QUIET, recv_hwm=0)
+    pull = omq.PULL(context, bind=endpoint, linger=0, recv_timeout=STALL_TIMEOUT_S, recv_hwm=0)
     push = omq.PUSH(context, connect=pull.endpoints[0], linger=0, send_hwm=0)
-    push.wait_connected(timeout=QUIET)
+    push.wait_connected(timeout=STALL_TIMEOUT_S)
     numbers = itertools.count()
     by_handler: list[bytes] = []
     refused = 0
@@ -494,8 +494,8 @@ def _close_anywhere(seconds: float, kind: str) -> None:
     while time.monotonic() < end:
         context = omq.Context()
         pull = omq.PULL(context, bind="tcp://127.0.0.1:*", linger=0, recv_timeout=0.2)
-        push = omq.PUSH(context, connect=pull.endpoints[0], linger=0, send_timeout=QUIET)
-        push.wait_connected(timeout=QUIET)
+        push = omq.PUSH(context, connect=pull.endpoints[0], linger=0, send_timeout=STALL_TIMEOUT_S)
+        push.wait_connected(timeout=STALL_TIMEOUT_S)
         one = chance.choice([pull, push])
         ended: dict[str, Callable[[], Any]] = {
             "close": lambda one=one: one.close(0),

@@ -33,7 +33,7 @@ class Subscribe(InterruptedCall):
             self.one.subscribe(prefix)
 
     def agree(self) -> None:
-        """What either side believes, once a last word has arrived."""
+        """Checks that both sides agree about the subscriptions, once the last one has arrived."""
         self.one.subscribe(b"end")
         self.peer("wait_subscribed", b"end", timeout=BOUND)
         assert in_force(self.one) == in_force(self.peer.socket)

@@ -27,7 +27,7 @@ GLIMPSE = ("--seconds", "0.01", "--one")
 
 
 def seen(run: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
-    """What the interruptions of some worlds have shown; one that hangs is a failure."""
+    """Returns the results of the interruptions; a program that hangs is a failure."""
     found = [json.loads(line) for line in run.stdout.splitlines()]
     wrong = [f"{one['world']} over {one['transport']}, {failure}" for one in found for failure in one["failures"]]
     if run.returncode:

@@ -39,7 +39,7 @@ Play = Callable[["SoakEndpoints", random.Random], Awaitable[None]]
 
 
 class SoakEndpoints:
-    """What all players share: endpoints that live as long as the run, and what they have counted."""
+    """The part that all tasks share: endpoints that live as long as the run, and their counters."""
 
     def __init__(self, folder: str) -> None:
         self.counts: Counter[str] = Counter()
@@ -209,7 +209,7 @@ def sample() -> tuple[int, int, int]:
 
 
 def slope(samples: list[tuple[float, float]]) -> float:
-    """What ten minutes add: the linear regression. A shorter time is not drawn out: it would be all noise."""
+    """Returns the growth in ten minutes, by linear regression. A shorter time is not extrapolated: it is all noise."""
     middle = sum(when for when, _ in samples) / len(samples)
     mean = sum(value for _, value in samples) / len(samples)
     spread = sum((when - middle) ** 2 for when, _ in samples) or 1

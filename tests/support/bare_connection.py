@@ -17,7 +17,7 @@ from omq.engine.driver import TASKS
 
 
 class Session:
-    """What the engine would be told."""
+    """The engine's callbacks."""
 
     def __init__(self) -> None:
         self.commands: list[bytes] = []

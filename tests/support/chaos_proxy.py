@@ -22,12 +22,12 @@ UP, DOWN = "up", "down"  # from who connects to who listens, and back
 DIRECTIONS = (UP, DOWN)
 _BLOCK = 65536  # bytes read at once
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close() sends RST
-PATIENCE = 10.0  # seconds that a test waits for the proxy's thread
+THREAD_TIMEOUT_S = 10.0  # seconds that a test waits for the proxy's thread
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to a connection once *after* bytes have passed in one direction.
+    """A fault of a connection once *after* bytes have passed in one direction.
 
     Attributes:
         after: Bytes.
@@ -122,7 +122,7 @@ class Relay:
                     await asyncio.sleep(0)
 
     async def _next_piece(self, way: str, data: bytes) -> bytes:
-        """What passes next, when nothing keeps it any more."""
+        """Returns the next piece to forward, if nothing holds it back."""
         acts = self._acts[way]
         while acts and acts[0].after <= self.passed[way]:
             self._act(acts.popleft())
@@ -363,7 +363,7 @@ class Proxy:
                 done.set_exception(error)
 
         self._loop.call_soon_threadsafe(run)
-        done.result(PATIENCE)
+        done.result(THREAD_TIMEOUT_S)
 
     def link(
         self, target: str, listen: str = "tcp://127.0.0.1:0", scripts: Callable[[int], Script] = lambda _: ()
@@ -379,7 +379,7 @@ class Proxy:
         for link in tuple(self.links):
             link.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE)
+        self._thread.join(THREAD_TIMEOUT_S)
         assert not self._failures, self._failures
 
     def __enter__(self) -> Proxy:

@@ -1,4 +1,4 @@
-"""What a crash of the interpreter leaves: which test it was, which had failed, and the stacks of C and of Python.
+"""Reports of an interpreter's crash: the test, the failures before it, and the stacks of C and of Python.
 
 While tests run it stands in `.cache/crash`, and goes when they end; where they run in several processes each has its
 own, and the process that started them looks whether one stands still. `python -m tests.support.crash_report` prints
@@ -106,7 +106,7 @@ class Guard(threading.Thread):
             os.abort()
 
     def _look_at(self, path: Path) -> bool:
-        """Whether a process is in a test; it is killed where that should be over, and has not even been aborted."""
+        """Returns whether a process is in a test; kills it if the test is overdue and has not even been aborted."""
         text = path.read_text(errors="replace")
         found = re.search(r"^in (.*)\nof process (\d+) for ([\d.]+) seconds", text, re.MULTILINE)
         if found is None:
@@ -180,7 +180,7 @@ def main() -> None:
 
 
 def _crashed(text: str) -> bool:
-    """Whether more is there than which test was under way."""
+    """Returns whether a report has more than the name of the running test."""
     return "\nthreads\n" in text or "Current thread" in text
 
 

@@ -1,4 +1,4 @@
-"""How many examples hypothesis draws: few in `make test`, ten times as many in `make test-all` (its profile `long`)."""
+"""Sets the number of hypothesis' examples: few in `make test`, ten times as many in `make test-all` (`long`)."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import zmq
 
-PATIENCE = 10_000  # milliseconds
+TIMEOUT_MS = 10_000  # milliseconds
 
 
 @contextlib.contextmanager
@@ -18,7 +18,7 @@ def raw(kind: int, endpoint: str, **options: Any) -> Iterator[zmq.Socket[bytes]]
     context = zmq.Context()
     socket = context.socket(kind)
     socket.linger = 0
-    socket.rcvtimeo = PATIENCE
+    socket.rcvtimeo = TIMEOUT_MS
     for name, value in options.items():
         setattr(socket, name, value)
     socket.connect(endpoint)
@@ -40,13 +40,13 @@ def clients(device: Any, **options: Any) -> Iterator[tuple[zmq.Socket[bytes], zm
 
 
 def asked(producer: zmq.Socket[bytes], *frames: bytes) -> list[bytes]:
-    """What a device answers a producer."""
+    """Returns a device's answer to a producer."""
     producer.send_multipart(frames)
     return producer.recv_multipart()
 
 
 def figures(endpoint: str) -> dict[str, Any]:
-    """What a device tells of itself."""
+    """Returns a device's stats."""
     with raw(zmq.REQ, endpoint) as monitor:
         monitor.send_multipart([b"MONITOR", b"JSON"])
         found: dict[str, Any] = json.loads(monitor.recv())

@@ -1,4 +1,4 @@
-"""What tests ask of the machine that they run on."""
+"""Facts about the machine that the tests run on."""
 
 from __future__ import annotations
 

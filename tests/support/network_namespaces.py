@@ -58,7 +58,7 @@ def _ip(*arguments: str) -> str:
 
 
 def _begun(pid: int) -> str | None:
-    """When a process began, in the kernel's ticks: with the pid that names it for good. `None` if there is none."""
+    """Returns when a process began, in the kernel's ticks: with the pid that names it for good. `None`: it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
@@ -230,7 +230,7 @@ class Process:
         return facts
 
     def has_told(self, fact: str) -> bool:
-        """Whether it has told a fact already."""
+        """Returns whether the program has reported a fact already."""
         return any(line.startswith("told ") and fact in json.loads(line[5:]) for line in list(self._said))
 
     def tail(self) -> str:
@@ -314,7 +314,7 @@ class Cluster:
         return self._daemons[-1].wait_said(says, STARTING)[0]
 
     def conf(self) -> dict[str, str]:
-        """What the session of a driver on the first host needs: an executor on each other one."""
+        """Returns the options for the session of a driver on the first host: an executor on each other host."""
         return {
             "spark.driver.host": self.hosts.addresses[self.driver],
             "spark.executor.memory": "1g",
@@ -326,7 +326,7 @@ class Cluster:
         }
 
     def errors(self) -> str:
-        """What the executors of the last program said, and their Python workers; nothing that they always say."""
+        """Returns the log lines of the last program's executors and Python workers, without the usual ones."""
         found = []
         for name in self.executors:
             programs = sorted((self.hosts.folder / name / "tmp" / "work").glob("app-*"))

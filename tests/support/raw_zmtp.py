@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 MORE, LONG, COMMAND = 1, 2, 4
 SIGNATURE = b"\xff" + bytes(8) + b"\x7f"
-PATIENCE = 5.0  # seconds for any one wait
+TIMEOUT_S = 5.0  # seconds for any one wait
 
 
 def greeting(version: tuple[int, int] = (3, 1), mechanism: bytes = b"NULL", as_server: int = 0) -> bytes:
@@ -61,14 +61,14 @@ class RawPeer:
         """Writes; that the other side has hung up is no error here."""
         try:
             self._writer.write(data)
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_S):
                 await self._writer.drain()
         except ConnectionError:
             pass
 
     async def read(self, size: int) -> bytes:
         """Reads exactly that many bytes."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             return await self._reader.readexactly(size)
 
     async def frame(self) -> tuple[int, bytes]:
@@ -94,14 +94,14 @@ class RawPeer:
 
     async def ended(self) -> bytes:
         """Waits until omq has hung up; gives what it still said."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             try:
                 return await self._reader.read(-1)
             except ConnectionError:
                 return b""
 
     async def is_silent(self, seconds: float = 0.1) -> bool:
-        """Whether omq says nothing, and does not hang up, for so long."""
+        """Returns whether omq sends nothing, and does not hang up, for *seconds*."""
         try:
             async with asyncio.timeout(seconds):
                 await self._reader.readexactly(1)
@@ -121,7 +121,7 @@ class RawPeer:
         """Ends the connection with FIN."""
         self._writer.close()
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_S):
                 await self._writer.wait_closed()
         except ConnectionError:
             pass
@@ -152,7 +152,7 @@ class Listener:
 
     async def accept(self) -> RawPeer:
         """Waits for omq's next connection."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             return await self._arrivals.get()
 
     async def arrived(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

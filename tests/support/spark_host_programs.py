@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 120.0  # seconds that an executor may take to come, or a killed one to go
+EXECUTOR_TIMEOUT_S = 120.0  # seconds that an executor may take to come, or a killed one to go
 SUBSCRIBING = 300.0  # seconds that a PUB waits for its subscription: Spark starts meanwhile
 ALONE = 3  # microbatches that do not wait for the successor of a killed executor
 DIGITS = 8  # of a message's number, which it begins with
@@ -124,7 +124,7 @@ def noted(gate: tuple[str, int] | None, batches: Iterator[Any]) -> Iterator[Any]
 
 
 class Gate:
-    """Where tasks ask before they go on.
+    """A server that tasks ask before they go on.
 
     Args:
         address: The driver's address.
@@ -183,7 +183,7 @@ class Gate:
         assert b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()
         watched = os.pidfd_open(pid)
         signal.pidfd_send_signal(watched, signal.SIGKILL)
-        select.select([watched], [], [], PATIENCE)
+        select.select([watched], [], [], EXECUTOR_TIMEOUT_S)
         os.close(watched)
         # What ran there runs again where there is room.
         self._let_go()
@@ -207,7 +207,7 @@ class Gate:
         filling.start()
         try:
             with self._changed:
-                full = self._changed.wait_for(lambda: self._is_full, PATIENCE)
+                full = self._changed.wait_for(lambda: self._is_full, EXECUTOR_TIMEOUT_S)
                 assert full, f"executors are free on {sorted(self._arrived)} only, of {self._hosts}"
             yield
         finally:

@@ -29,7 +29,7 @@ def until(condition: Callable[[], Any], what: str | Callable[[], object] = "it",
 
 
 def sleeps(thread: int) -> bool:
-    """Whether a thread is asleep in the kernel, and stays so: who waits for the interpreter's lock soon looks again.
+    """Returns whether a thread is asleep in the kernel, and stays so: a thread that waits for the GIL soon looks again.
 
     Args:
         thread: Its native id, of whatever process; a process's id is that of its main thread.
@@ -40,7 +40,7 @@ def sleeps(thread: int) -> bool:
 
 
 def descriptors() -> set[tuple[str, str]]:
-    """What is open, with what it leads to.
+    """Returns the open descriptors, with what they lead to.
 
     What was open before may go at any time: earlier tests leave garbage. What the library's thread that helps another
     one in has open comes when that first needs help, and stays. So do a context's own, which come with its first

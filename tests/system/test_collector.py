@@ -404,5 +404,5 @@ assert reports == [], reports
 
 @pytest.mark.timeout(60)
 def test_sockets_that_the_collector_finds_in_a_cycle_end_without_a_report() -> None:
-    """It clears weak references first: what closes them is not to need any."""
+    """The collector clears weak references first: the code that closes the sockets must not need any."""
     subprocess.run([sys.executable, "-c", IN_A_CYCLE], check=True, timeout=50)

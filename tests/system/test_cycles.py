@@ -1,4 +1,4 @@
-"""What has ended is freed at once: nothing of omq's waits for the collector of reference cycles.
+"""Ended objects are freed at once: none of omq's waits for the collector of reference cycles.
 
 Programs for low latency switch the collector off, or freeze what there is. A cycle that the end of a connection, a
 socket or a call leaves behind would then stay for ever. So each case here runs while nothing is collected, and
@@ -114,7 +114,7 @@ def cycles(found: list[Any]) -> list[list[int]]:
 
 
 def described(found: list[Any]) -> str:
-    """What of omq's was found, and the cycles that kept it."""
+    """Returns a description of omq's objects that were found, and of the cycles that kept them."""
     lines = [f"{count} {name}" for name, count in Counter(named(one) for one in found if is_ours(one)).items()]
     for component in sorted(cycles(found), key=len)[:3]:
         lines.append("a cycle, each with what it refers to there:")
@@ -155,7 +155,7 @@ def nothing_to_collect() -> Iterator[None]:
 
 
 def living() -> Counter[str]:
-    """How many objects of omq's there are that an ended socket is not to leave behind, by type."""
+    """Returns the number of omq's objects that an ended socket must not leave, by type."""
     kinds = (type(one) for one in gc.get_objects())
     return Counter(kind.__qualname__ for kind in kinds if str(kind.__module__).startswith(OURS))
 
@@ -949,7 +949,7 @@ async def empty(one: Any) -> None:
 
 
 async def misses(client: Any) -> None:
-    """As `fails`."""
+    """Makes connections as `fails` does."""
     with mock.patch.object(Reporter, "is_read", True):
         for _ in range(3):
             client._engine.reporter.last_failure = ""
@@ -963,7 +963,7 @@ async def event_of(monitor: Any, kind: omq.EventKind) -> omq.Event:
 
 
 async def called(server: Any, *said: bytes, end: Callable[[socket.socket], None] = hang_up) -> None:
-    """As `served`, with the peers in a thread."""
+    """Makes calls as `served` does, with the peers in a thread."""
     for _ in range(3):
 
         def call() -> None:

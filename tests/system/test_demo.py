@@ -91,7 +91,7 @@ def started(mark: Mark, *arguments: str | Path) -> subprocess.Popen[str]:
 
 
 def ended(pids: list[int], within: float) -> bool:
-    """Whether all the processes end in time."""
+    """Returns whether all the processes end in time."""
     deadline = time.monotonic() + within
     for pid in pids:
         try:

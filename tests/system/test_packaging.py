@@ -1,4 +1,4 @@
-"""What is published: a source archive that builds, and a wheel that works where nothing else is."""
+"""The published archives: a source archive that builds, and a wheel that works where nothing else is."""
 
 import hashlib
 import os
@@ -63,7 +63,7 @@ def run(*command: str | Path, cwd: Path, timeout: float = 500) -> str:
 
 
 def fingerprint() -> str:
-    """What a build depends on: everything that is copied for it, and the interpreter."""
+    """Returns a hash of all that a build depends on: the copied files, and the interpreter."""
     seen = hashlib.sha256(sys.version.encode())
     made = (".so", ".html", ".pyc", ".c")
     trees = (path for tree in TREES for path in (ROOT / tree).rglob("*"))

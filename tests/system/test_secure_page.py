@@ -1,4 +1,4 @@
-"""How to secure a service, word for word: its commands, and its two programs in two processes."""
+"""The guide to a secure service, word for word: its commands, and its two programs in two processes."""
 
 from __future__ import annotations
 

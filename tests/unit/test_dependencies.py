@@ -1,4 +1,4 @@
-"""What is imported is declared: what happens to be installed where this was written may be missing elsewhere."""
+"""Imported packages are declared: those installed on one machine may be missing on another."""
 
 import ast
 import re

@@ -105,7 +105,7 @@ def absolute(name: str, level: int, package: str) -> str:
 
 
 def is_import_call(node: ast.AST) -> TypeGuard[ast.Call]:
-    """Whether an expression imports what its arguments name."""
+    """Returns whether an expression imports what its arguments name."""
     return isinstance(node, ast.Call) and bool(re.search(r"\b(import_module|__import__)$", ast.unparse(node.func)))
 
 
@@ -201,7 +201,7 @@ def cython_words(source: str) -> Iterator[Word]:
 
 @dataclass(frozen=True)
 class Transports:
-    """What only the transports themselves may speak of.
+    """The words that only the transports themselves may use.
 
     Attributes:
         schemes: Their schemes.
@@ -225,7 +225,7 @@ class Transports:
         return found
 
     def trouble(self, word: Word) -> str | None:
-        """Why a word may not stand outside; `None` if it may."""
+        """Returns why a word may not stand outside; `None` if it may."""
         if word.text in self.classes:
             return f"{word.text} is one transport's own"
         if word.quoted:
@@ -277,14 +277,14 @@ def room_of(target: str, known: set[str], top: str) -> str | None:
 
 
 def patch_trouble(name: str, target: str) -> str | None:
-    """Why the module *name* may not import *target*, which gevent or eventlet may have patched; `None` if it may."""
+    """Returns why module *name* may not import *target*, which gevent or eventlet may patch; `None` if it may."""
     if target.split(".")[0] in PATCHED and not name.startswith(MAY_BE_PATCHED):
         return f"imports {target}, which may be patched, and not from {UNPATCHED}"
     return None
 
 
 def import_trouble(room: str, target: str, known: set[str], top: str) -> str | None:
-    """Why a module in *room* may not import *target*; `None` if it may."""
+    """Returns why a module in *room* may not import *target*; `None` if it may."""
     layer = LAYER_OF[room]
     reached = room_of(target, known, top)
     if reached is None:
@@ -315,7 +315,7 @@ def import_trouble(room: str, target: str, known: set[str], top: str) -> str | N
 
 
 def floor_trouble(name: str, target: str) -> str | None:
-    """Why the core's module *name* may not import *target*; `None` if it may."""
+    """Returns why the core's module *name* may not import *target*; `None` if it may."""
     match name.split("."), target.split("."):
         case [_, "_core", here, _], ["omq", "_core", there, *_] if here in FLOORS and there in FLOORS:
             if FLOORS.index(there) < FLOORS.index(here):
@@ -324,7 +324,7 @@ def floor_trouble(name: str, target: str) -> str | None:
 
 
 def seam_trouble(room: str, target: str, known: set[str], top: str) -> str | None:
-    """Why a module in *room* may not import *target* of the transports; `None` if it may."""
+    """Returns why a module in *room* may not import *target* of the transports; `None` if it may."""
     if room == TRANSPORT:
         return None
     seam = f"{top}.{TRANSPORT}"

@@ -72,7 +72,7 @@ def test_the_reference_of_conformance_names_tests_that_are_there():
 
 
 def asserts(function, helpers):
-    """Whether something in a test can fail: an assertion, an expected error, a bounded wait, or a helper with one."""
+    """Returns whether a test can fail: it has an assertion, an expected error, a bounded wait, or a helper with one."""
     for node in ast.walk(function):
         if isinstance(node, ast.Assert | ast.Raise):
             return True

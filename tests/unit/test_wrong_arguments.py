@@ -138,7 +138,7 @@ OPTIONS: dict[str, list[Any]] = {
 
 
 def refusals(make: Callable[[], Any], name: str, value: Any) -> Iterator[str]:
-    """What is wrong with how a call refuses *value* as its argument *name*; what *make* gives may be awaited."""
+    """Returns the errors in how a call refuses *value* as argument *name*; what *make* returns may be awaited."""
     try:
         result = make()
     except (omq.OmqError, TypeError, ValueError) as error:

@@ -18,7 +18,7 @@ BOUND = 20.0  # seconds for one program
 
 
 def unhurried(error: str) -> str:
-    """What is on standard error, without what asyncio's debug mode tells of slow steps: on a busy machine all are."""
+    """Returns standard error without asyncio's reports of slow steps in debug mode: on a busy machine all are."""
     return "".join(line for line in error.splitlines(True) if not line.startswith("Executing <"))
 
 

@@ -1,4 +1,4 @@
-"""What a publisher to many does for the kernel: each write wakes a subscriber, which may take its core."""
+"""The system calls of a publisher with many subscribers: each write wakes one, which may take its core."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ print("all")
 
 @pytest.mark.alone
 def test_the_tail_of_a_burst_to_many_leaves_while_its_sender_computes(program):
-    """It is nobody's any more, whether its sender has a core or waits for one."""
+    """The tail has no owner then, whether its sender has a core or waits for one."""
     subscribers, rounds, burst = 40, 11, 50
     with omq.PUB(bind="tcp://127.0.0.1:*", send_hwm=0) as pub:
         crowd = program(LISTENERS, pub.endpoints[0], str(subscribers), str(rounds), str(burst))

@@ -88,7 +88,7 @@ push.close(); pull.close()
 
 @pytest.mark.parametrize("forks", [15, pytest.param(40, marks=[pytest.mark.slow, pytest.mark.timeout(180)])])
 def test_a_child_of_a_process_whose_threads_are_at_work(program, tmp_path, forks):
-    """Whatever lock is held, whoever sleeps, whatever is on its way at the moment of the fork."""
+    """Threads may hold any lock, sleep, or have any message on its way at the moment of the fork."""
     source = (
         PRELUDE
         + """

@@ -1,4 +1,4 @@
-"""What idle sockets cost, and what a computing thread costs the calls beside it."""
+"""The cost of idle sockets, and of a computing thread for the calls next to it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ os._exit(0)
 
 
 def test_an_owner_who_receives_now_and_then_does_not_wake_the_io_thread_each_time(program):
-    """It looked after him every 10 ms: a quarter of two cores, with a hundred subscribers."""
+    """If it looked after the owner every 10 ms, it took a quarter of two cores with a hundred subscribers."""
     assert float(program(LEISURELY).end()) < 40
 
 

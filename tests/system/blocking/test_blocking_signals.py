@@ -217,7 +217,7 @@ print(late)
     [("context.term()", "ContextTerminated"), ("made.append(omq.PULL(context, bind=BIND))", "bound")],
 )
 def test_a_handler_may_call_while_the_context_begins(program, handle, outcome):
-    """It runs in the main thread, which may be the one that starts the I/O thread at that moment."""
+    """The handler runs in the main thread, which may be the one that starts the I/O thread at that moment."""
     source = f"""
 import faulthandler, os, signal, threading
 import omq

@@ -1,4 +1,4 @@
-"""Where the system gives no descriptor: one error, whatever needed it. And what a closed socket gives back."""
+"""One error where the system gives no descriptor, whatever needed it. A closed socket gives back all of its own."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 #: Without them Chromium dials home at every start.
-QUIET: Final = (
+FLAGS: Final = (
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
@@ -71,7 +71,7 @@ def browser(folder: Path) -> Iterator[Browser]:
 
     options = webdriver.ChromeOptions()
     options.binary_location = str(shutil.which("chromium"))
-    for flag in (*QUIET, f"--user-data-dir={folder}"):
+    for flag in (*FLAGS, f"--user-data-dir={folder}"):
         options.add_argument(flag)
     # The driver is named: Selenium shall look for none on the net.
     driver = webdriver.Chrome(options=options, service=Service(str(shutil.which("chromedriver"))))

@@ -1,4 +1,4 @@
-"""What the clients of a broker do, both twins against a real broker."""
+"""The clients of a broker, both twins, against a real broker."""
 
 from __future__ import annotations
 
@@ -759,12 +759,12 @@ def test_a_publish_returns_once_earlier_acknowledgements_are_durable(blocking, s
 
 
 class _Raised(Exception):
-    """What a signal handler raises."""
+    """The exception of a signal handler."""
 
 
 @functools.cache
 def _behind_calls(code: Any) -> frozenset[int]:
-    """Where signal handlers run: behind each call."""
+    """Returns the offsets where signal handlers run: after each call."""
     return frozenset(
         then.offset for call, then in itertools.pairwise(dis.get_instructions(code)) if call.opname == "CALL"
     )

@@ -25,7 +25,7 @@ from tests.support.waits import until
 from tests.system.broker.client_twins import TWINS, twins
 from tests.system.broker.server_process import broker
 
-PATIENCE = 20.0
+TIMEOUT_S = 20.0
 
 
 @pytest.fixture(params=list(TWINS))
@@ -52,7 +52,7 @@ def proxy() -> Iterator[Proxy]:
 
 def bodies(url: str, topic: str) -> list[bytes]:
     """All that is in a topic."""
-    with omq.broker.Client(url, timeout=PATIENCE) as client:
+    with omq.broker.Client(url, timeout=TIMEOUT_S) as client:
         messages = list(client.read(topic))
     assert [message.id for message in messages] == list(range(1, len(messages) + 1))
     return [message.body for message in messages]
@@ -61,7 +61,7 @@ def bodies(url: str, topic: str) -> list[bytes]:
 def cut_publish(twin: Any, proxy: Proxy, url: str, topic: str, fault: Fault) -> bool:
     """Publishes over a connection that is cut; gives whether it came to that."""
     link = proxy.link(url, scripts=lambda number: () if number else (fault,))
-    client = twin.Client(link.endpoint, timeout=PATIENCE)
+    client = twin.Client(link.endpoint, timeout=TIMEOUT_S)
     assert twin.wait(client.publish(topic, f"{fault.direction} {fault.after}".encode())) > 0
     happened = bool(link.happened)
     twin.wait(client.close())
@@ -74,7 +74,7 @@ def cut_publish(twin: Any, proxy: Proxy, url: str, topic: str, fault: Fault) -> 
 @pytest.mark.timeout(300)
 def test_a_publish_that_is_cut_anywhere_is_one_message(twin, proxy, url, direction, step):
     topic = f"cut {twin.name} {direction} {step}"
-    with omq.broker.Client(url, timeout=PATIENCE) as client:
+    with omq.broker.Client(url, timeout=TIMEOUT_S) as client:
         client.create(topic, persistence="transient")
     number = 0
     for number in itertools.count(1):
@@ -99,7 +99,7 @@ def cuts(seed: int, way: str, within: int) -> Any:
 def test_many_that_are_published_over_cut_connections_are_there_once_and_in_order(twin, proxy, url):
     topic = f"many {twin.name}"
     link = proxy.link(url, scripts=cuts(1, UP, 150_000))
-    client = twin.Client(link.endpoint, timeout=PATIENCE)
+    client = twin.Client(link.endpoint, timeout=TIMEOUT_S)
     twin.wait(client.create(topic, persistence="transient"))
     sent = [b"%d " % n + b"x" * (n % 700) for n in range(6000)]
     numbers = twin.wait(client.publish_many(topic, sent))
@@ -115,7 +115,7 @@ def test_many_that_are_published_over_cut_connections_are_there_once_and_in_orde
 def test_what_is_staged_over_cut_connections_is_published_once_and_in_order(twin, proxy, url):
     topic = f"staged {twin.name}"
     link = proxy.link(url, scripts=cuts(4, UP, 150_000))
-    client = twin.Client(link.endpoint, timeout=PATIENCE)
+    client = twin.Client(link.endpoint, timeout=TIMEOUT_S)
     twin.wait(client.create(topic, persistence="transient"))
     sent = [b"%d " % n + b"x" * (n % 700) for n in range(6000)]
     twin.wait(client.stage(topic, sent, f"{topic} 0"))
@@ -131,11 +131,11 @@ def test_what_is_staged_over_cut_connections_is_published_once_and_in_order(twin
 
 def test_a_subscription_over_cut_connections_misses_and_repeats_nothing(twin, proxy, url):
     topic = f"read {twin.name}"
-    with omq.broker.Client(url, timeout=PATIENCE) as other:
+    with omq.broker.Client(url, timeout=TIMEOUT_S) as other:
         other.create(topic, persistence="transient")
         other.publish_many(topic, [b"%d" % n + bytes(500) for n in range(4000)])
     link = proxy.link(url, scripts=cuts(2, DOWN, 300_000))
-    client = twin.Client(link.endpoint, timeout=PATIENCE)
+    client = twin.Client(link.endpoint, timeout=TIMEOUT_S)
     subscription = twin.wait(client.subscribe(topic, replay="earliest", credit=100_000))
     named = twin.wait(client.subscribe(topic, replay="earliest", name="n", credit=100_000))
     got = [message.id for message in twin.take(subscription, 4000)]
@@ -152,11 +152,11 @@ def test_a_subscription_over_cut_connections_misses_and_repeats_nothing(twin, pr
 
 def test_a_consumer_over_cut_connections_gets_everything_and_what_it_has_done_once(twin, proxy, url):
     topic = f"jobs {twin.name}"
-    with omq.broker.Client(url, timeout=PATIENCE) as other:
+    with omq.broker.Client(url, timeout=TIMEOUT_S) as other:
         other.create(topic, delivery="round-robin", persistence="transient", max_deliveries=1000)
         other.publish_many(topic, [b"%d" % n + bytes(300) for n in range(600)])
     link = proxy.link(url, scripts=cuts(3, DOWN, 20_000))
-    client = twin.Client(link.endpoint, timeout=PATIENCE)
+    client = twin.Client(link.endpoint, timeout=TIMEOUT_S)
     consumer = twin.wait(client.consume(topic, credit=20))
     done: list[int] = []
     while len(set(done)) < 600:
@@ -173,12 +173,12 @@ def test_a_consumer_over_cut_connections_gets_everything_and_what_it_has_done_on
 @pytest.mark.parametrize("ending", ["publish", "close the consumer", "close the client"])
 def test_an_acknowledgement_that_is_lost_with_its_connection_is_made_again(twin, proxy, url, ending):
     jobs, done = f"lost {twin.name} {ending}", f"results {twin.name} {ending}"
-    with omq.broker.Client(url, timeout=PATIENCE) as other:
+    with omq.broker.Client(url, timeout=TIMEOUT_S) as other:
         other.create(jobs, delivery="round-robin", persistence="transient")
         other.create(done, persistence="transient")
         other.publish_many(jobs, [b"1", b"2", b"3"])
         link = proxy.link(url)
-        client = twin.Client(link.endpoint, timeout=PATIENCE)
+        client = twin.Client(link.endpoint, timeout=TIMEOUT_S)
         consumer = twin.wait(client.consume(jobs))
         first, second, _ = twin.take(consumer, 3)
         link.stall(UP)
@@ -196,7 +196,7 @@ def test_an_acknowledgement_that_is_lost_with_its_connection_is_made_again(twin,
             link.reset()
             link.refuse()
         rest = other.consume(jobs)
-        assert rest.recv(timeout=PATIENCE).id == 3
+        assert rest.recv(timeout=TIMEOUT_S).id == 3
         with pytest.raises(omq.ReceiveTimeout):
             rest.recv(timeout=0.2)
         link.admit()
@@ -205,7 +205,7 @@ def test_an_acknowledgement_that_is_lost_with_its_connection_is_made_again(twin,
 
 def test_a_publish_without_an_answer_in_time_leaves_the_client_well(twin, proxy, url):
     topic = f"stalled {twin.name}"
-    with omq.broker.Client(url, timeout=PATIENCE) as other:
+    with omq.broker.Client(url, timeout=TIMEOUT_S) as other:
         other.create(topic, persistence="transient")
     link = proxy.link(url)
     client = twin.Client(link.endpoint, timeout=0.3)
@@ -229,7 +229,7 @@ def test_a_publish_without_an_answer_in_time_leaves_the_client_well(twin, proxy,
 
 def test_a_peer_that_is_silent_is_given_up(twin, proxy, url):
     link = proxy.link(url)
-    client = twin.Client(link.endpoint, timeout=PATIENCE, heartbeat_interval=0.1, heartbeat_timeout=0.2)
+    client = twin.Client(link.endpoint, timeout=TIMEOUT_S, heartbeat_interval=0.1, heartbeat_timeout=0.2)
     twin.wait(client.topics())
     link.target, dead = url, set(link.relays)
     for relay in dead:
@@ -245,8 +245,8 @@ def test_a_peer_that_is_silent_is_given_up(twin, proxy, url):
 def test_a_subscription_over_restarts_of_the_broker_misses_and_repeats_nothing(twin, tmp_path):
     with Server(tmp_path, bind="tcp://127.0.0.1:*") as server:
         url = server.endpoints["zmtp"]
-        reader = twin.Client(url, timeout=PATIENCE)
-        writer = omq.broker.Client(url, timeout=PATIENCE)
+        reader = twin.Client(url, timeout=TIMEOUT_S)
+        writer = omq.broker.Client(url, timeout=TIMEOUT_S)
         writer.create("kept", persistence="weak")
         subscription = twin.wait(reader.subscribe("kept", replay="earliest"))
         named = twin.wait(reader.subscribe("kept", replay="earliest", name="n"))
@@ -268,7 +268,7 @@ def test_a_subscription_over_restarts_of_the_broker_misses_and_repeats_nothing(t
             got += len(twin.take(subscription, want - got))
     ended.set()
     with Server(tmp_path, bind=url):
-        writing.join(PATIENCE)
+        writing.join(TIMEOUT_S)
         assert numbers == list(range(1, len(numbers) + 1))
         rest = twin.take(subscription, len(numbers) - got)
         assert [message.id for message in rest] == list(range(got + 1, len(numbers) + 1))
@@ -286,15 +286,15 @@ def test_a_subscription_over_restarts_of_the_broker_misses_and_repeats_nothing(t
 def test_a_broker_with_another_store_is_read_from_its_beginning(twin):
     with Server(memory=True, bind="tcp://127.0.0.1:*") as server:
         url = server.endpoints["zmtp"]
-        client = twin.Client(url, timeout=PATIENCE)
+        client = twin.Client(url, timeout=TIMEOUT_S)
         twin.wait(client.create("t", persistence="transient"))
         subscription = twin.wait(client.subscribe("t"))
         twin.wait(client.publish_many("t", [b"old"] * 5))
         assert len(twin.take(subscription, 5)) == 5
     with Server(memory=True, bind=url, topics=["t:broadcast:transient"]):
-        with omq.broker.Client(url, timeout=PATIENCE) as other:
+        with omq.broker.Client(url, timeout=TIMEOUT_S) as other:
             other.publish("t", b"new")
-        message = twin.wait(subscription.recv(timeout=PATIENCE))
+        message = twin.wait(subscription.recv(timeout=TIMEOUT_S))
         assert (message.id, message.body) == (1, b"new")
         twin.wait(client.close())
 
@@ -302,12 +302,12 @@ def test_a_broker_with_another_store_is_read_from_its_beginning(twin):
 def test_a_topic_that_is_gone_after_a_restart_is_said_to_be(twin):
     with Server(memory=True, bind="tcp://127.0.0.1:*") as server:
         url = server.endpoints["zmtp"]
-        client = twin.Client(url, timeout=PATIENCE)
+        client = twin.Client(url, timeout=TIMEOUT_S)
         twin.wait(client.create("t", persistence="transient"))
         subscription = twin.wait(client.subscribe("t"))
     with Server(memory=True, bind=url):
         with pytest.raises(TopicError):
-            twin.wait(subscription.recv(timeout=PATIENCE))
+            twin.wait(subscription.recv(timeout=TIMEOUT_S))
         twin.wait(client.close())
 
 
@@ -344,7 +344,7 @@ def test_clients_of_a_broker_that_is_killed_miss_and_repeat_nothing(tmp_path):
         threads[0].join(60)
         until(lambda: len(got) >= len(numbers))
         subscription.close()
-        threads[1].join(PATIENCE)
+        threads[1].join(TIMEOUT_S)
         assert numbers == list(range(1, len(numbers) + 1))
         assert got == [(number, b"%d" % number) for number in numbers]
         writer.close()
@@ -381,7 +381,7 @@ def test_fifty_subscribers_and_a_hundred_topics_at_once(url):
 
 
 class Interrupted(Exception):
-    """What the signal handler raises."""
+    """The exception of the signal handler."""
 
 
 def test_an_interrupted_call_leaves_the_client_well(url):
@@ -390,7 +390,7 @@ def test_an_interrupted_call_leaves_the_client_well(url):
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        with omq.broker.Client(url, timeout=PATIENCE) as client:
+        with omq.broker.Client(url, timeout=TIMEOUT_S) as client:
             client.create("interrupted", persistence="transient")
             subscription = client.subscribe("interrupted")
             for n in range(1, 6):
@@ -398,7 +398,7 @@ def test_an_interrupted_call_leaves_the_client_well(url):
                 with pytest.raises(Interrupted):
                     subscription.recv()
                 assert client.publish("interrupted", b"%d" % n) == n
-                assert subscription.recv(timeout=PATIENCE).id == n
+                assert subscription.recv(timeout=TIMEOUT_S).id == n
             client.delete("interrupted")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -414,7 +414,7 @@ def test_interruptions_at_any_moment_repeat_and_lose_nothing_that_was_answered(u
     answered: list[bytes] = []
     tried: list[bytes] = []
     try:
-        with omq.broker.Client(url, timeout=PATIENCE) as client:
+        with omq.broker.Client(url, timeout=TIMEOUT_S) as client:
             client.create("stormy", persistence="transient")
             end = time.monotonic() + 2.0
             while time.monotonic() < end:
@@ -440,7 +440,7 @@ def test_interruptions_at_any_moment_repeat_and_lose_nothing_that_was_answered(u
 
 def test_cancelled_calls_take_nothing_and_leave_nothing(url):
     async def run() -> None:
-        async with omq.asyncio.broker.Client(url, timeout=PATIENCE) as client:
+        async with omq.asyncio.broker.Client(url, timeout=TIMEOUT_S) as client:
             await client.create("cancelled", persistence="transient")
             subscription = await client.subscribe("cancelled")
             got: list[int] = []
@@ -489,7 +489,7 @@ def test_cancelled_calls_take_nothing_and_leave_nothing(url):
 
 
 def test_a_client_of_another_loop_is_refused(url):
-    client = omq.asyncio.broker.Client(url, timeout=PATIENCE)
+    client = omq.asyncio.broker.Client(url, timeout=TIMEOUT_S)
 
     async def first() -> None:
         await client.topics()
@@ -509,11 +509,11 @@ def test_a_client_of_another_loop_is_refused(url):
 
 
 def test_names_are_free_and_jobs_go_on_when_a_client_is_dead(tmp_path: Path, proxy, url):
-    with omq.broker.Client(url, timeout=PATIENCE) as client:
+    with omq.broker.Client(url, timeout=TIMEOUT_S) as client:
         client.create("dead", delivery="round-robin", persistence="transient")
         client.publish_many("dead", [b"a", b"b"])
         link = proxy.link(url)
-        other = omq.broker.Client(link.endpoint, timeout=PATIENCE)
+        other = omq.broker.Client(link.endpoint, timeout=TIMEOUT_S)
         assert other.consume("dead").recv().body == b"a"
         consumer = client.consume("dead")
         link.refuse()

@@ -12,7 +12,7 @@ from omq._core import blocks
 from tests.support.fake_broker import ScriptedBroker, Topic
 from tests.system.broker.client_twins import Blocking, Looped
 
-QUIET = 0.1  # seconds without a request after which no further one is expected
+IDLE_TIMEOUT_S = 0.1  # seconds without a request after which no further one is expected
 
 
 @pytest.fixture(params=[Blocking, Looped], ids=["blocking", "asyncio"])
@@ -44,7 +44,7 @@ class Late:
         waiting = 0
         while not self._over.is_set():
             try:
-                name, *parts = self.socket.recv_multipart(timeout=QUIET)
+                name, *parts = self.socket.recv_multipart(timeout=IDLE_TIMEOUT_S)
             except omq.ReceiveTimeout:
                 while self.broker.up:
                     self.broker.step()

@@ -168,7 +168,7 @@ class AsyncioTwin(Twin):
         self._loop.close()
 
     async def _run_out(self) -> None:
-        """What the sockets have cancelled ends."""
+        """Waits until the tasks that the sockets have cancelled have ended."""
         left = asyncio.all_tasks() - {asyncio.current_task()}
         if left:
             await asyncio.wait(left, timeout=BOUND)

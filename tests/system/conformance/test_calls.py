@@ -1,4 +1,4 @@
-"""What the calls of the API page say of their arguments, for both twins alike."""
+"""The checks of the calls' arguments that the API page promises, for both twins alike."""
 
 from __future__ import annotations
 

@@ -554,7 +554,7 @@ def test_the_same_place_twice_loses_no_reply_of_a_req_with_a_name(twin):
 
 
 def test_the_same_place_is_dialled_again_once_its_dialer_has_given_up(twin, tmp_path):
-    """As an application does that sees to its connection itself."""
+    """An application does so that monitors its connection itself."""
     later = f"ipc://{tmp_path}/later"
     dealer = twin("DEALER", reconnect_interval=None, linger=0)
     events = dealer.monitor()

@@ -94,7 +94,7 @@ def shake(*lines: socket.socket, kind: bytes = b"PUSH", **properties: bytes) -> 
 
 
 def hung_up(line: socket.socket, within: float = BOUND) -> bool:
-    """Whether the other side ends a connection in time."""
+    """Returns whether the other side ends a connection in time."""
     end = time.monotonic() + within
     while select.select([line], [], [], max(0, end - time.monotonic()))[0]:
         try:
@@ -120,7 +120,7 @@ def ours(line: socket.socket) -> socket.socket:
 
 
 def listening(endpoint: str) -> socket.socket:
-    """What listens at an endpoint within this process, as a descriptor of the test's own."""
+    """Returns the listening socket at an endpoint within this process, as a descriptor of the test's own."""
     for number in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):
             if not stat.S_ISSOCK(os.fstat(number).st_mode):
@@ -363,7 +363,7 @@ def test_a_domain_that_is_enforced(twin, lines, call):
 
 
 def pings(line: socket.socket, within: float = BOUND) -> bytes:
-    """What is said up to the first PING and its two bytes of time; less if none comes."""
+    """Returns the bytes up to the first PING and its two bytes of time; less if none comes."""
     said = b""
     end = time.monotonic() + within
     while not said.partition(b"\4PING")[2][1:] and select.select([line], [], [], max(0, end - time.monotonic()))[0]:

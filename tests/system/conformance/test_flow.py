@@ -1,4 +1,4 @@
-"""Who waits for whom: stuck consumers, fairness both ways, too many parts, and memory that stays bounded."""
+"""Backpressure: stuck consumers, fairness both ways, too many parts, and memory that stays bounded."""
 
 from __future__ import annotations
 

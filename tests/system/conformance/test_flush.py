@@ -92,7 +92,7 @@ def test_the_end_of_the_socket_ends_it(twin, tmp_path):
 
 
 def test_a_peer_that_goes_leaves_what_the_next_one_gets(twin, tmp_path):
-    """What only waited for it goes to the next; what its kernel had went with it."""
+    """Messages that only waited for the peer go to the next; those in its kernel are lost with it."""
     push = twin("PUSH", bind="tcp://127.0.0.1:*")
     host, port = push.endpoints[0].removeprefix("tcp://").rsplit(":", 1)
     with bare.create_connection((host, int(port))) as peer:

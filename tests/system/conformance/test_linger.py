@@ -49,7 +49,7 @@ def test_linger_for_ever_waits_for_the_peer_and_dials_on(twin, later):
 
 
 def test_linger_for_ever_is_waited_for_at_the_end_of_the_socket_and_by_libzmq_of_the_context(twin, tmp_path):
-    """As the page of differences says."""
+    """The page of differences says the same."""
     place = f"ipc://{tmp_path}/nobody"
     context = zmq.Context()
     theirs = context.socket(zmq.PUSH)
@@ -81,7 +81,7 @@ def test_linger_for_ever_keeps_listening(twin, endpoint):
 
 @pytest.mark.parametrize("transport", ["tcp", "ipc"])
 def test_linger_reconnects_after_a_peer_that_goes_meanwhile(twin, tmp_path, transport):
-    """What has not been given to the one that went goes to the one that comes."""
+    """Messages that the former peer was not given go to the next one."""
     endpoint = "tcp://127.0.0.1:*" if transport == "tcp" else f"ipc://{tmp_path}/s"
     first = twin("PULL", bind=endpoint, recv_hwm=1)
     name = first.endpoints[0]

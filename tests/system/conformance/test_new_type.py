@@ -1,4 +1,4 @@
-"""What a new socket type is made of: a pattern, a row in the table of types, and a line in each twin.
+"""The parts of a new socket type: a pattern, a row in the table of types, and a line in each twin.
 
 The types that are made here stand in the rows of SERVER and CLIENT; their patterns are put together from queues that
 others use.

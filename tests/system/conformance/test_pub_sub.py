@@ -98,7 +98,7 @@ def test_xpub_welcome_message(twin, endpoint):
 
 @pytest.mark.parametrize("kind", ["SUB", "XSUB"])
 def test_a_subscriber_at_its_mark_is_heard(twin, endpoint, kind):
-    """What waits for its user must not keep from the publisher what it wants: libzmq tells it at once."""
+    """Messages that wait for the publisher's user do not delay its subscriptions: libzmq applies them at once."""
     xpub, join = xpub_of(twin, endpoint, xpub_welcome_message=b"W")
     sub = join(kind, recv_hwm=1)
     change = {"SUB": (sub.subscribe, sub.unsubscribe)} if kind == "SUB" else {}

@@ -136,7 +136,7 @@ def test_a_call_waits_no_longer_than_it_may_for_another_one() -> None:
     ("count", "work", "prefetch"), [(60, 0.02, 1000), pytest.param(6, 0.5, 1, marks=pytest.mark.slow), (6, 0.5, 3)]
 )
 def test_a_slow_consumer_does_each_message_once(make: Make, count: int, work: float, prefetch: int) -> None:
-    """What it holds takes it longer, all together or each, than a message may."""
+    """Its messages take it longer, all together or each, than the ack deadline."""
     device = make(ack_timeout=300_000)
     with Producer(device.endpoints["receive"]) as producer:
         producer.send_many(b"%d" % number for number in range(count))
@@ -154,7 +154,7 @@ def test_a_slow_consumer_does_each_message_once(make: Make, count: int, work: fl
 
 
 def test_a_longer_time_ends_in_time_beside_what_another_has(make: Make) -> None:
-    """What the second consumer gets later has until later, and stands before what the first one got more time for."""
+    """The second consumer's later deadline is kept, and ends before the first one's longer one."""
     device = make(ack_timeout=2_000_000)
     send = device.endpoints["send"]
     with (
@@ -188,7 +188,7 @@ def test_a_message_that_a_busy_consumer_has_passed_comes_again_in_time(make: Mak
 
 
 def test_what_is_acknowledged_and_comes_again_is_not_given_out() -> None:
-    """As when the acknowledgement was lost with its connection."""
+    """The same happens when the acknowledgement was lost with its connection."""
     with omq.ROUTER(bind="tcp://127.0.0.1:*") as device:
 
         def deliver() -> bytes:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def nothing(node: Node, seconds: float = 1.0) -> bool:
-    """Whether a node delivers nothing for a while."""
+    """Returns whether a node delivers nothing for a while."""
     with Consumer(node.send) as consumer:
         try:
             consumer.recv(timeout=seconds)
@@ -33,7 +33,7 @@ def nothing(node: Node, seconds: float = 1.0) -> bool:
 
 
 def states(node: Node, ranges: list[list[int]]) -> bool:
-    """Whether a node has on its disk that these messages of some topic are done with."""
+    """Returns whether a node has on its disk that these messages of some topic are acknowledged."""
     kept = node.database / "done.json"
     stated = json.loads(kept.read_bytes()) if kept.exists() else {}
     return any(told == ranges for topics in stated.values() for _, told, *_ in topics.values())

@@ -91,7 +91,7 @@ class Peer:
         self.context.destroy(linger=0)
 
     def heard(self, kind: str) -> dict[str, Any]:
-        """What the device broadcasts of this kind next."""
+        """Returns the device's next broadcast of this kind."""
         while True:
             _, of, body = self.sub.recv_multipart()
             if of == kind.encode():

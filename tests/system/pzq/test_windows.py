@@ -16,7 +16,7 @@ MESSAGES = 10_000
 
 
 def answers(endpoint: str, window: int, count: int) -> list[list[bytes]]:
-    """What comes back of so many messages, of which so many wait for their answers at a time."""
+    """Returns the answers to *count* messages, of which a bounded number wait for their answers at a time."""
     got: list[list[bytes]] = []
     with raw(zmq.DEALER, endpoint, rcvhwm=0) as producer:
         for number in range(count):

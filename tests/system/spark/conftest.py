@@ -19,7 +19,7 @@ TOP = ROOT / "omq" / "spark" / "top"
 
 
 def java() -> str:
-    """Why Spark cannot run here; empty if it can."""
+    """Returns why Spark cannot run here; empty if it can."""
     try:
         import pyspark  # noqa: F401
     except ImportError:
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def environment() -> Iterator[None]:
-    """What Python workers need to find this package."""
+    """Sets the variables by which Python workers find this package."""
     before = dict(os.environ)
     paths = [str(ROOT), str(TOP), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ |= {

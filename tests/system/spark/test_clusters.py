@@ -18,7 +18,7 @@ from tests.system.spark.conftest import ROOT, TOP
 
 pytestmark = [pytest.mark.alone, pytest.mark.xdist_group("spark"), pytest.mark.slow, pytest.mark.timeout(420)]
 
-PATIENCE = 240  # seconds that a program may take on a busy machine
+PROGRAM_TIMEOUT_S = 240  # seconds that a program may take on a busy machine
 
 #: What every program begins with: a session on the master that the first argument names.
 SESSION = """
@@ -99,7 +99,9 @@ def environment(**more: str) -> dict[str, str]:
 def told(code: str, master: str, **arguments: Any) -> dict[str, Any]:
     """Runs a program to its end; what it told."""
     command = [sys.executable, "-c", SESSION + code, master, json.dumps(arguments)]
-    ran = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False)
+    ran = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=PROGRAM_TIMEOUT_S, check=False
+    )
     found = re.findall(r"^told (.*)$", ran.stdout, re.MULTILINE)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert len(found) == 1, ran.stdout
@@ -161,7 +163,7 @@ def master(request: pytest.FixtureRequest) -> str:
 
 
 class Gathered:
-    """What comes at a PULL, in a thread."""
+    """The messages that a PULL receives in a thread."""
 
     def __init__(self) -> None:
         self.pull = omq.PULL(bind="tcp://127.0.0.1:*")

@@ -1,4 +1,4 @@
-"""What a user did wrong is told in the driver, in the first line."""
+"""A user's mistake is reported in the driver, in the first line."""
 
 from typing import Any
 

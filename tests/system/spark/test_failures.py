@@ -1,4 +1,4 @@
-"""What goes wrong while Spark reads and writes, with real executors: nothing hangs, nothing is left."""
+"""Failures while Spark reads and writes, with real executors: nothing hangs, nothing is left."""
 
 import collections
 import contextlib

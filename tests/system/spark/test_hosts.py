@@ -22,8 +22,8 @@ COUNT = 40_000
 SIZE = 1024  # so that the kernel's buffers do not hold them all, and the feed goes on while executors change
 ROWS = 2000  # of a microbatch
 HOP = 6  # the microbatch in which an executor is killed, or the one after it
-QUIET = 4  # microbatches without a message after which no more are awaited
-PATIENCE = 120.0  # seconds that one microbatch may take, and the session before the first
+MAX_EMPTY_BATCHES = 4  # microbatches without a message after which no more are awaited
+BATCH_TIMEOUT_S = 120.0  # seconds that one microbatch may take, and the session before the first
 LASTING = 150.0  # seconds that all microbatches may take together
 
 PROGRAM = (sys.executable, "-m", "tests.support.spark_host_programs")
@@ -47,7 +47,7 @@ def cluster(hosts: Hosts) -> Iterator[Cluster]:
 
 
 class Seen:
-    """What microbatches held, and what is wrong with it."""
+    """The content of microbatches, and the errors in it."""
 
     def __init__(self) -> None:
         self.batches: list[dict[str, Any]] = []
@@ -63,24 +63,24 @@ class Seen:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all have been seen, and nothing came behind them, on either host."""
+        """Returns whether all messages have been seen, with nothing after them, on either host."""
         return len(self._distinct) == COUNT and self._empty >= 2
 
     @property
     def is_quiet(self) -> bool:
-        return self._empty >= QUIET
+        return self._empty >= MAX_EMPTY_BATCHES
 
     @property
     def numbers(self) -> list[int]:
         return [number for batch in self.batches for number in batch["numbers"]]
 
     def hosts(self, *, before_kill: bool = False) -> set[str]:
-        """Where messages were read."""
+        """Returns the hosts where messages were read."""
         batches = [batch for batch in self.batches if batch["numbers"] and not (before_kill and batch["killed"])]
         return {batch["host"] for batch in batches}
 
     def wrong(self) -> list[str]:
-        """What is not as it should be: every message once and in order."""
+        """Returns the errors in what was seen: every message has to come once and in order."""
         found = []
         times = collections.Counter(self.numbers)
         missing = [number for number in range(COUNT) if number not in times]
@@ -127,7 +127,7 @@ def stream(cluster: Cluster, kind: str, **more: Any) -> Seen:
     options |= {"batchBytes": "256k", "recv_buffer": "65536"} | ({"subscribe": ""} if kind == "SUB" else {})
     seen = Seen()
     with running(cluster.hosts, cluster.driver, "feeder.log", *PROGRAM, "feed", json.dumps(fed)) as feeder:
-        options["connect"] = feeder.hear(PATIENCE)["url"]
+        options["connect"] = feeder.hear(BATCH_TIMEOUT_S)["url"]
         given = {
             "master": cluster.master,
             "address": address,
@@ -149,7 +149,7 @@ def _follow(seen: Seen, driver: Process, feeder: Process) -> None:
     end = time.monotonic() + LASTING
     while not seen.end:
         try:
-            facts = driver.hear(PATIENCE)
+            facts = driver.hear(BATCH_TIMEOUT_S)
         except AssertionError as error:
             seen.end = str(error)
             break
@@ -160,7 +160,7 @@ def _follow(seen: Seen, driver: Process, feeder: Process) -> None:
         if seen.is_whole:
             seen.end = "all messages have been seen"
         elif seen.is_quiet and feeder.has_told("sent"):
-            seen.end = f"{QUIET} microbatches without a message"
+            seen.end = f"{MAX_EMPTY_BATCHES} microbatches without a message"
         elif time.monotonic() > end:
             seen.end = f"{LASTING:g} s have passed"
 
@@ -174,7 +174,7 @@ def check(seen: Seen, cluster: Cluster) -> None:
 
 
 def test_nothing_of_one_host_is_seen_on_another(hosts: Hosts) -> None:
-    """What the other tests prove rests on this."""
+    """The other tests rely on this."""
     code = "import os, socket; s = socket.socket(socket.AF_UNIX); s.bind('\\0omq-hosts'); s.listen()"
     code += "; open('/tmp/mine', 'x'); print(socket.gethostname(), os.listdir('/tmp'), flush=True); input()"
     with contextlib.ExitStack() as stack:

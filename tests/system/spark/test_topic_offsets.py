@@ -1,4 +1,4 @@
-"""Where microbatches of topics begin and end, run after run of one checkpoint: a broker, and no Spark."""
+"""The bounds of microbatches of topics, run after run of one checkpoint: a broker, and no Spark."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""What a task does while the broker changes under it: a broker, and no Spark."""
+"""The task of a topic while the broker changes under it: a broker, and no Spark."""
 
 import contextlib
 import logging

@@ -30,7 +30,7 @@ async def test_bytes_are_released_when_they_have_left(make):
 
 
 def segments(sock):
-    """How many segments with data have come in (`tcpi_data_segs_in`)."""
+    """Returns how many segments with data have come in (`tcpi_data_segs_in`)."""
     (found,) = struct.unpack_from("I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192), 152)
     return found
 

@@ -147,7 +147,7 @@ async def test_whoever_lets_others_go_first_is_overtaken_by_nobody(make, inproc,
 
 
 async def test_send_many_keeps_its_own_order_and_lets_others_in(make, inproc):
-    """Whoever sends list after list takes nobody's turn, and whoever sends one by one does not stop a list."""
+    """A sender of list after list does not starve others, and a sender of single messages does not stop a list."""
     pull, push = await make.linked(omq.PULL, omq.PUSH, inproc, send_hwm=0, recv_hwm=0)
     rounds = dict.fromkeys(["one", "other", "single"], 0)
     end = asyncio.get_running_loop().time() + 0.5
@@ -200,7 +200,7 @@ async def test_a_list_gets_on_beside_one_that_works_long_between_two_hasty_sends
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
 @pytest.mark.parametrize("kept", [False, True])
 async def test_eager_tasks_leave_the_loop_its_turn_and_keep_their_order(make, inproc, kept):
-    """They begin within the step of the task that makes them: where one lets others go first, the next ones do, too."""
+    """Eager tasks begin within the step of the task that makes them: if one lets others go first, the next do, too."""
     loop = asyncio.get_running_loop()
     pull, push = await make.linked(omq.PULL, omq.PUSH, inproc, send_hwm=0, recv_hwm=0)
     tasks = [asyncio.Task(push.send(b"%d" % number), loop=loop, eager_start=True) for number in range(5000)]

@@ -117,7 +117,7 @@ def test_a_socket_that_the_last_step_of_a_loop_drops_leaves_nothing(factory, inp
 @pytest.mark.parametrize("moment", ["before the last turn", "in the last turn", "after the last turn"])
 @pytest.mark.parametrize("new_loop", LOOPS.values(), ids=LOOPS)
 def test_a_loop_that_is_run_by_hand_ends_what_was_dropped_in_it(new_loop, moment, endpoint, caplog):
-    """Whoever runs and closes a loop gives it no further turn: its end has to be found."""
+    """A program that runs and closes a loop gives it no further turn: its end has to be found."""
     before = descriptors()
     kept, where = [], []
 

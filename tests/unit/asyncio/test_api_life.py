@@ -1,4 +1,4 @@
-"""How a socket ends: close with its linger, stop, a parent that is cancelled; and what the calls in it see."""
+"""The end of a socket: close with its linger, stop, a parent that is cancelled; and what the calls in it see."""
 
 import asyncio
 import gc
@@ -55,7 +55,7 @@ GONE = {
 
 @pytest.mark.parametrize("kind", GONE)
 async def test_close_does_not_wait_for_a_peer_that_has_gone(make, kind):
-    """What waits for a peer goes with the peer, and so does the reason to wait."""
+    """Messages that wait for a peer go with the peer, and so does the reason to wait."""
     named = {"hello_message": b"hello"} if kind in (omq.SERVER, omq.PEER) else {}
     one, other = await make.linked(
         kind,
@@ -322,7 +322,7 @@ async def test_a_parent_that_takes_no_more_tasks_is_the_callers_to_know(make, in
 
 
 async def test_a_socket_that_its_parent_does_not_take_is_closed(inproc):
-    """It would go on as an orphan at the second call, and nobody would accept at what was bound before the first."""
+    """The socket would go on as an orphan at the second call, and nothing would accept at the first one's endpoint."""
     group = asyncio.TaskGroup()
     pull = omq.PULL(parent=group)
     with pytest.raises(RuntimeError, match="not been entered"):
@@ -391,7 +391,7 @@ async def test_endpoints_belong_to_the_loops_thread(make, inproc, call):
 
 
 async def test_close_delivers_after_all_tasks_were_cancelled(make, endpoint):
-    """Whoever ends a program cancels all tasks, and then closes: the one that dials is among them."""
+    """A program that ends cancels all tasks, and then closes: the one that dials is among them."""
     push = make(omq.PUSH, connect=endpoint, reconnect_interval=0.02)
     await push.send_many([b"x"] * 100)
     await asyncio.sleep(0.05)

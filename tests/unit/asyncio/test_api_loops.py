@@ -105,7 +105,7 @@ async def test_another_threads_loop_is_refused(make, inproc):
 
 @on_both_loops
 async def test_closing_in_another_threads_loop_is_refused(make):
-    """It would close descriptors that this loop waits for."""
+    """Closing would close descriptors that this loop waits for."""
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
 
     def close():

@@ -82,7 +82,7 @@ async def test_a_cancelled_proxy_loses_nothing_and_another_may_follow(make):
     ],
 )
 async def test_no_copy_is_lost_and_none_is_made_twice_however_it_ends(make, end, kind, spy, options):
-    """It ends while the capture has no room."""
+    """The proxy ends while the capture has no room."""
     front, back = make(omq.PULL, bind=TCP), make(omq.PUSH, bind=TCP)
     capture = make(kind, bind=TCP, send_hwm=1, **options)
     subscribed = {"subscribe": b""} if spy is omq.SUB else {}

@@ -122,7 +122,7 @@ async def test_sending_where_there_is_no_room(make, inproc, call, waiter, work):
 @pytest.mark.parametrize("timeout", [0, None])
 @pytest.mark.parametrize("events", [omq.POLL_IN, omq.POLL_OUT], ids=["in", "out"])
 async def test_polling_what_is_ready(make, inproc, events, timeout, work):
-    """It could go on for ever: only another task takes what is there."""
+    """The poll could go on for ever: only another task takes what is there."""
     pull, push = await make.linked(omq.PULL, omq.PUSH, inproc, send_hwm=0, recv_hwm=0)
     await push.send(b"x")
     polled = push if events == omq.POLL_OUT else pull

@@ -1,4 +1,4 @@
-"""What sockets tell about themselves, and names that a ROUTER gives by itself."""
+"""The metadata of sockets, and names that a ROUTER gives by itself."""
 
 import pytest
 

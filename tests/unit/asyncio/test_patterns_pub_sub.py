@@ -200,7 +200,7 @@ async def test_an_xsub_that_connects_later_tells_what_it_wants(make, inproc):
 
 
 async def test_a_subscription_may_begin_a_message_of_several_parts(make, endpoint):
-    """As libzmq takes it: each part may then be one, and the others are a message."""
+    """libzmq takes it so: each part may then be a subscription, and the others are a message."""
     xpub, xsub = await make.linked(omq.XPUB, omq.XSUB, endpoint)
     await xsub.send_multipart([b"\1A", b"two", b"parts"])
     assert await xpub.recv_multipart(timeout=5) == [b"\1A"]

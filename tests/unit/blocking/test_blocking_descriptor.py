@@ -158,7 +158,7 @@ def test_a_close_shows(make, crew):
 
 
 def _callers_read(pull, push):
-    """Whether the I/O thread makes way for a caller."""
+    """Returns whether the I/O thread makes way for a caller."""
     for _ in range(3):
         threading.Timer(0.02, push.send, [b"x"]).start()
         assert pull.recv(timeout=BOUND) == b"x"

@@ -49,7 +49,7 @@ def blocked(push: omq.PUSH) -> None:
 
 
 def rest(pull: omq.PULL) -> list[int]:
-    """What comes until every peer has ended its side."""
+    """Returns the messages that come until every peer has ended its side."""
     got: list[int] = []
     while True:
         alone = not pull.peers

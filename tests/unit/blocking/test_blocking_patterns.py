@@ -39,7 +39,7 @@ def test_a_round_trip_whatever_the_wait_is_like(make, crew, endpoint, busy_poll)
 
 
 def test_a_receiver_that_disconnects_gets_no_more_than_it_held(make):
-    """It has nothing to send that could wait: its side ends within the call, however busy the I/O thread is."""
+    """The receiver has nothing to send: its side ends within the call, however busy the I/O thread is."""
     push = make(omq.PUSH, bind="tcp://127.0.0.1:*")
     pull = make(omq.PULL, connect=push.endpoints[0], recv_hwm=10)
     push.wait_connected(timeout=BOUND)

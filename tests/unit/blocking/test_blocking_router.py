@@ -1,4 +1,4 @@
-"""When a ROUTER says that it can send: libzmq's rule, on blocking sockets."""
+"""The times at which a ROUTER can send: libzmq's rule, on blocking sockets."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_closed_sockets_do_not_pile_up(context: omq.Context) -> None:
 
 
 def test_the_second_connect_of_a_name_heeds_the_first(context: omq.Context, held_up: threading.Event) -> None:
-    """Where there is one connection its options are checked at once."""
+    """If there is one connection, its options are checked at once."""
     with held("127.0.0.1") as port:
         where = f"tcp://127.0.0.1:{port}"
         dealer = omq.DEALER(context, connect=where)

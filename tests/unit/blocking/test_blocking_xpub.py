@@ -1,4 +1,4 @@
-"""What waits for an XPUB's user leaves in rounds, and keeps the order of each peer and of each prefix."""
+"""Messages that wait for an XPUB's user leave in rounds, and keep the order of each peer and of each prefix."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_word_that_waits_for_room_is_undone_by_whoever_undoes_it(options: dict
 
 
 def test_a_peer_that_changes_its_mind_for_ever_costs_no_more_each_time() -> None:
-    """What has been kept, undone and kept again is kept once."""
+    """A change that was queued, undone and queued again is queued once."""
 
     def toggle(prefixes: list[bytes]) -> float:
         begun = time.thread_time()

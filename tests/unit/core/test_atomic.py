@@ -1,4 +1,4 @@
-"""What is one step: no bytecode runs inside, so that no signal handler and no other thread comes between."""
+"""Atomic steps: no bytecode runs inside, so that no signal handler and no other thread comes between."""
 
 from __future__ import annotations
 

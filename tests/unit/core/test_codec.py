@@ -134,7 +134,7 @@ async def test_a_ping_is_answered(codecs):
 
 @framed
 async def test_commands_behind_messages_that_nobody_takes_keep_no_memory(codecs):
-    """What waits is cut out from among them."""
+    """The waiting commands are cut out from among them."""
     with Joined(codecs()) as link:
         await link.near.send(b"waits")
         for number in range(200):
@@ -170,7 +170,7 @@ async def test_an_idle_connection_owns_no_slab(codecs):
 
 @framed
 async def test_a_large_message_into_the_callers_memory(codecs):
-    """Where its octets come as they are they come there at once; either way it is whole."""
+    """Octets that need no decoding are received there at once; either way the message is whole."""
     with Joined(codecs()) as link:
         for size in (100, 500_000, 500_001):
             mine = bytearray(600_000)
@@ -282,7 +282,7 @@ async def test_raw_octets_are_taken_as_they_come():
 
 @pytest.mark.parametrize("asks", [False, True], ids=["server", "client"])
 async def test_codecs_have_words_for_each_other_that_nobody_else_hears(asks):
-    """As a WebSocket's PING and PONG."""
+    """WebSocket's PING and PONG are such commands."""
     codecs = Web(as_client=False), Web(as_client=True)
     with Joined(codecs) as link:
         ours = link.theirs if asks else link.ours

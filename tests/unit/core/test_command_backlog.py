@@ -72,7 +72,7 @@ class Tcp(Driven):
             self.theirs.settimeout(10)
 
     def heard(self):
-        """What the peer has received, if anything."""
+        """Returns the bytes that the peer has received, if any."""
         try:
             return self.theirs.recv(65536)
         except (BlockingIOError, ConnectionResetError):

@@ -1,4 +1,4 @@
-"""How a connection ends that nobody closes: in the garbage collector, and where the flusher's write fails."""
+"""Connections that end without a close: in the garbage collector, and where the flusher's write fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What handshakes ask of the system, without letting the GIL go: the same as Python's own calls, and one epoll set."""
+"""The system calls of handshakes, without releasing the GIL: the same as Python's own calls, and one epoll set."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from omq._core.link.handshake_io import HandshakePoller, accept, receive, transm
 
 
 class Loop:
-    """What is watched, and what readers have raised."""
+    """The watched descriptors, and the exceptions of readers."""
 
     def __init__(self) -> None:
         self.watched: dict[int, object] = {}

@@ -1,4 +1,4 @@
-"""What a connection costs while nothing happens on it."""
+"""The cost of a connection while nothing happens on it."""
 
 import asyncio
 import gc

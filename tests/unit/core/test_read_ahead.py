@@ -29,7 +29,7 @@ from omq.zmtp.command import ping, pong
 from tests.support.raw_zmtp import dialled
 from tests.support.waits import until
 
-SILENCE = 0.4  # seconds in which a look would have come
+SILENCE_S = 0.4  # seconds in which a look would have come
 
 
 class Owner:
@@ -80,7 +80,7 @@ class Owner:
             frames = frames[2 + size :]
 
     def hear(self, size: int) -> bytes:
-        """What the peer gets, in the clear."""
+        """Returns what the peer gets, in the clear."""
         if self.theirs is not None:
             head = self.far.recv(2, socket.MSG_WAITALL)
             found = self.theirs.open(self.far.recv(head[1], socket.MSG_WAITALL))
@@ -89,7 +89,7 @@ class Owner:
         return self.far.recv(size, socket.MSG_WAITALL)
 
     def is_told_nothing(self) -> bool:
-        self.far.settimeout(SILENCE)
+        self.far.settimeout(SILENCE_S)
         try:
             return self.far.recv(1) == b""
         except TimeoutError:
@@ -194,7 +194,7 @@ def test_a_peer_that_has_closed_is_not_written_to(owners):
 
 @pytest.mark.alone  # all is there before anybody looks
 def test_a_peer_whose_messages_do_not_fit_any_more_is_not_written_to(owners):
-    """It may have closed behind what our kernel has no room for."""
+    """The peer may have closed after data that our kernel has no room for."""
     owners.append(owner := Owner(socket.AF_INET))
     owner.far.setblocking(False)
     data = ping(0) + encode_frame(bytes(200)) * 1000
@@ -286,7 +286,7 @@ async def test_a_mark_bounds_what_is_read_ahead() -> None:
         with sending(pull.endpoints[0], [[bytes(100_000)] for _ in range(200)], {}):
             await pull.recv()
             until(lambda: bytes_read(pull) > 900_000, lambda: bytes_read(pull))
-            time.sleep(SILENCE)  # noqa: ASYNC251 - the owner is busy
+            time.sleep(SILENCE_S)  # noqa: ASYNC251 - the owner is busy
             assert bytes_read(pull) < 1_500_000
             for _ in range(199):
                 await pull.recv(timeout=5)
@@ -314,7 +314,7 @@ async def test_a_frame_that_is_too_large_is_left_to_the_owner() -> None:
         await raw.send(encode_frame(b"small"))
         assert await pull.recv(timeout=5) == b"small"
         await raw.send(b"\2" + (1 << 40).to_bytes(8, "big") + bytes(100_000))
-        time.sleep(SILENCE)  # noqa: ASYNC251 - the owner is busy
+        time.sleep(SILENCE_S)  # noqa: ASYNC251 - the owner is busy
         assert background.read_ahead_bytes <= 65536
         with pytest.raises(omq.ReceiveTimeout):
             await pull.recv(timeout=0.2)

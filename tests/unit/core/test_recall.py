@@ -1,4 +1,4 @@
-"""What a connection gives back of its batch: each message of which no byte has left, once, and nothing else."""
+"""The messages that a connection gives back of its batch: those of which no byte has left, once, and nothing else."""
 
 import asyncio
 import contextlib
@@ -59,7 +59,7 @@ def decoded(data: bytes, curve: CurveCipher | None) -> list[bytes | tuple[bytes,
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(MESSAGES, st.integers(0, 200_000), st.booleans())
 def test_what_was_put_is_what_has_left_and_what_comes_back(secure, kinds, taken, late):
-    """Whatever the peer has taken before: whole messages, the rest of one that has begun, then what comes back."""
+    """The peer may have taken anything before: whole messages, the rest of one that has begun, then what comes back."""
 
     async def play() -> None:
         sent = []

@@ -1,4 +1,4 @@
-"""What a connection receives: slabs, large frames, commands in between, limits, and the end."""
+"""Receiving on a connection: slabs, large frames, commands in between, limits, and the end."""
 
 import asyncio
 import contextlib
@@ -93,7 +93,7 @@ async def test_a_byte_at_a_time():
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_any_frames_in_any_portions(seed):
-    """What goes in comes out, commands included, however it is cut and mixed."""
+    """The frames come out as they went in, commands included, however they are cut and mixed."""
     chance = random.Random(seed)
     sizes = [0, 1, 2, 10, 255, 256, 1000, 5000, LARGE, LARGE + 1, SLAB, 200_000, STEP + 77]
     wanted, commands, stream = [], [], bytearray()

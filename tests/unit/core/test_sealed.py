@@ -38,7 +38,7 @@ def closed() -> Iterator[None]:
 
 
 class Owner:
-    """What the engine would be told, and the peer's side of the wire."""
+    """The engine's callbacks, and the peer's side of the connection."""
 
     def __init__(self, *, sent: int = 1, **limits: int) -> None:
         key = Secret()
@@ -286,7 +286,7 @@ def starve(size: int) -> None:
 
 
 def test_what_is_secret_is_no_business_of_the_collector() -> None:
-    """It takes from an object what it refers to, and then the octets could not be wiped."""
+    """The collector takes from an object what it refers to, and then the octets could not be wiped."""
     secret = Secret()
     assert not gc.is_tracked(secret)
     assert not gc.is_tracked(CurveCipher(secret, True, 0, 0))

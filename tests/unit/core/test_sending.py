@@ -1,4 +1,4 @@
-"""What a connection sends: copies, borrowed payloads, short writes, and nothing torn."""
+"""Sending on a connection: copies, borrowed payloads, short writes, and nothing torn."""
 
 import asyncio
 import contextlib
@@ -270,7 +270,7 @@ LITTLE, MUCH = 64 << 20, 256 << 20
 
 @needs_address_space
 async def test_a_message_that_memory_is_short_for_is_not_sent_in_part(little_memory):
-    """What is sealed stands in memory of its own: the part before was in the batch, and the next message its rest."""
+    """A sealed part has memory of its own: the part before was in the batch, and the next message its rest."""
     key = Secret()
     ours, theirs = CurveCipher(key, True, 0, 0), CurveCipher(key, False, 0, 0)
     with Driven() as core:

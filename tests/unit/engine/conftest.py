@@ -1,4 +1,4 @@
-"""What the engines report, for tests of what they do."""
+"""The engines' events, for tests of engines."""
 
 from __future__ import annotations
 

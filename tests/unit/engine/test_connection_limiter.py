@@ -1,4 +1,4 @@
-"""Who is let in: silent and surplus connections do not keep good ones out (GHSA-25wp)."""
+"""Admission: silent and surplus connections do not keep good ones out (GHSA-25wp)."""
 
 import asyncio
 import errno
@@ -211,7 +211,7 @@ async def test_short_descriptors_cost_no_answered_peer_its_message(make, hasty, 
 
 @on_both_loops
 async def test_a_surplus_peer_is_turned_away_before_it_is_answered(make, reports):
-    """It would take itself for connected, and send a message that nobody reads."""
+    """The peer would consider itself connected, and send a message that is never read."""
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*", max_connections=2)
     dialled = [await RawPeer.dial(pull.endpoints[0]) for _ in range(3)]
     for raw in dialled[:2]:
@@ -257,7 +257,7 @@ async def test_a_crowd_above_the_limit_is_served(make, mechanism):
 
 
 async def test_a_curve_client_that_was_not_answered_makes_room(make, hasty):
-    """It cannot have sent a message: it loses nothing, and comes again."""
+    """The client cannot have sent a message: it loses nothing, and comes again."""
     bound, dialled = SECURITY["CURVE"]
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*", max_handshakes=1, security=bound)
     raw = await RawPeer.dial(pull.endpoints[0])

@@ -161,7 +161,7 @@ async def test_the_family_that_is_broken_does_not_keep_the_other_waiting(make, n
 
 @on_both_loops
 async def test_of_two_that_connect_at_once_one_is_closed(make, names, monkeypatch):
-    """Whoever loses the race sees a connection that closes, and no descriptor is left (the fixture looks)."""
+    """The loser of the race sees a connection that closes, and no descriptor is left (the fixture checks)."""
     monkeypatch.setattr(dialer, "_ATTEMPT_DELAY_S", 0)
     with listening() as one, listening() as other:
         names["both.example"] = [("127.0.0.1", port_of(one)), ("127.0.0.1", port_of(other))]

@@ -140,7 +140,7 @@ async def test_where_others_are_it_stays_for_them(make, absent, free_place):
 
 
 async def test_who_has_given_up_is_nobody(make, free_place):
-    """It keeps no other one from taking along what waits; what it left waits for the next."""
+    """The cancelled call does not keep others from taking what waits; what it left waits for the next."""
     dead = free_place
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
     push = make(omq.PUSH, connect=dead, reconnect_interval=None)
@@ -370,7 +370,7 @@ async def test_a_full_pipe_is_no_reason_to_stay(make, inproc):
 
 @pytest.mark.parametrize("step", ["is_last", "surrender"])
 async def test_where_a_signal_handler_raises_in_it_nothing_is_lost(make, absent, monkeypatch, step):
-    """Whoever was interrupted finds the message where it was, or on its way."""
+    """The interrupted caller finds the message where it was, or on its way."""
     server, where = absent(omq.PULL)
     push = make(omq.PUSH, connect=where, **FAST)
     await push.send(b"x")
@@ -415,7 +415,7 @@ async def test_nothing_grows(make, free_place):
 
 @pytest.mark.parametrize("library", ["omq", "zmq"])
 def test_short_clients_deliver(library):
-    """They connect, send, disconnect and close, in the blocking twin."""
+    """The clients connect, send, disconnect and close, in the blocking twin."""
     with zmq.Context() as context, context.socket(zmq.PULL) as theirs, blocking.PULL(recv_timeout=5) as ours:
         theirs.rcvtimeo = 5000
         if library == "omq":

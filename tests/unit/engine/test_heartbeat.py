@@ -242,7 +242,7 @@ async def test_a_peer_whose_answers_are_not_read_is_not_dead(make, reports):
 @on_both_loops
 @on_the_wire
 async def test_a_peer_that_is_not_read_is_neither_asked_nor_given_up(make, endpoint, reports):
-    """What it has sent and we have not taken shows that it lives; and it may have closed behind it."""
+    """Bytes that it has sent and we have not taken show that it lives; and it may have closed after them."""
     pull = make(omq.PULL, bind=endpoint, recv_hwm=1, heartbeat_interval=0.05, heartbeat_timeout=0.05)
     raw = await RawPeer.dial(pull.endpoints[0])
     await raw.handshake(b"PUSH")

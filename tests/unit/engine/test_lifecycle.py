@@ -174,7 +174,7 @@ async def _dialers(make, timeline, inproc):
 
 
 async def _leaving_dialers(make, inproc):
-    """What was sent is for nobody else, and nobody is there."""
+    """Disconnects dialers in each state: the messages are for no other peer, and there is none."""
     for before in (DialerState.NEW, DialerState.CONNECTING, DialerState.CONNECTED, DialerState.WAITING):
         with listening() as server:
             where = inproc if before is DialerState.CONNECTING else f"tcp://127.0.0.1:{port_of(server)}"
@@ -208,7 +208,7 @@ async def test_the_engine_goes_every_way_of_the_table_and_tells_of_it(make, time
 
 
 def _told(tells, events):
-    """Whether the first of the kinds comes at once, and the others later."""
+    """Returns whether the first of the kinds comes at once, and the others later."""
     for number, kind in enumerate(tells):
         near = events[:3] if number == 0 else events
         found = [place for place, event in enumerate(near) if event.value in kind.split(" | ")]

@@ -15,7 +15,7 @@ from tests.unit.conftest import on_both_loops, until
 
 
 def lookup(host):
-    """What a resolver is to be asked, for port 80."""
+    """Returns the lookup of a host, for port 80."""
     return Lookup(host, 80, {"type": socket.SOCK_STREAM}, ())
 
 

@@ -249,7 +249,7 @@ async def test_a_request_whose_peer_ends_its_side_is_over(make):
 
 @pytest.mark.parametrize("kind", [b"REQ", b"DEALER"])
 async def test_a_reply_that_was_sent_arrives_and_a_later_one_is_dropped(make, kind):
-    """Who ends its side mostly has closed: a connection is not kept for a reply that may take its time (RFC 28)."""
+    """A peer that ends its side mostly has closed: a connection is not kept for a reply that comes late (RFC 28)."""
     rep = make(omq.REP, bind="tcp://127.0.0.1:*", **SMALL)
     raw = await met(rep, kind)
     await raw.send(frames(b"", b"question"))

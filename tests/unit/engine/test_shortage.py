@@ -1,4 +1,4 @@
-"""What the system or the user's own code refuses in the middle leaves nothing half done, and nobody waiting."""
+"""A refusal by the system or the user's own code leaves nothing half done, and no call waiting."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_peer_that_memory_is_short_for_takes_no_place_of_a_publisher():
 
 @needs_address_space
 def test_a_message_that_memory_is_short_for_when_its_peer_comes_goes_to_the_next(little_memory):
-    """It was accepted before. Sealed it needs memory of its own."""
+    """The message was accepted before. Sealing it needs memory of its own."""
     public, secret = omq.curve_keypair()
     with omq.Context() as context:
         push = omq.PUSH(context, bind="tcp://127.0.0.1:*", security=omq.CurveServer(secret), linger=0)

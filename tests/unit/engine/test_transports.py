@@ -1,4 +1,4 @@
-"""Whatever the transport: one that omq does not have is served like those that it has."""
+"""An unknown transport is served like those that omq has."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ async def test_it_is_asked_what_only_it_knows(make, loop):
 
 
 async def tell_of_peers(socket, count):
-    """Where the peers of a socket are."""
+    """Returns the addresses of a socket's peers."""
     await until(lambda: len(socket._engine.sessions) == count)
     return [session.remote_address for session in socket._engine.sessions]
 

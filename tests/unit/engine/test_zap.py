@@ -1,4 +1,4 @@
-"""Who may come in: functions, sets that change, and a ZAP handler with every answer that it may give (RFC 27)."""
+"""Authentication: functions, sets that change, and a ZAP handler with every answer that it may give (RFC 27)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EACH_MECHANISM = pytest.mark.parametrize("mechanism", SERVERS)
 
 
 async def outcome(client: Security | None, context: omq.Context | None = None, **server: Any) -> Event:
-    """What the monitors of a server tell of one client's handshake."""
+    """Returns the events of a server's monitor about one client's handshake."""
     made = {} if client is None else {"security": client}
     async with (
         omq.PULL(context, bind="tcp://127.0.0.1:*", linger=0.0, **server) as pull,
@@ -196,7 +196,7 @@ async def test_a_function_that_ends_its_thread_does_not_end_the_contexts(caplog:
 
 
 async def test_a_function_that_closes_its_own_socket_closes_it_and_waits_for_nothing() -> None:
-    """It runs on the I/O thread, which nobody there can wait for: the rest goes on in the background."""
+    """The function runs on the I/O thread, where nothing can wait for it: the rest goes on in the background."""
     import omq as blocking
 
     def run() -> None:
@@ -319,7 +319,7 @@ async def test_a_handler_that_comes_back_is_asked_again() -> None:
 
 
 def of_one_domain(request: list[bytes]) -> list[bytes]:
-    """As libzmq's own test has it: the handler knows one domain."""
+    """Answers as in libzmq's own test: the handler knows one domain."""
     good = request[2] == b"TEST"
     return [b"1.0", request[1], b"200" if good else b"400", b"OK" if good else b"BAD DOMAIN", b"", b""]
 
@@ -338,7 +338,7 @@ ENDS = (EventKind.HANDSHAKE_FAILED, EventKind.HANDSHAKE_SUCCEEDED)
 
 
 async def told_client(mechanism: str, statuses: list[bytes]) -> list[Event]:
-    """What a client's monitor tells until the handler's statuses are used up."""
+    """Returns the events of a client's monitor until the handler's statuses are used up."""
     context = omq.Context()
     security = CLIENTS[mechanism]
     async with (

@@ -1,4 +1,4 @@
-"""Which handlers a publication reaches, and when a ZeroMQ subscription is made and dropped."""
+"""The dispatch of a publication to handlers, and the times when a ZeroMQ subscription is made and dropped."""
 
 from __future__ import annotations
 

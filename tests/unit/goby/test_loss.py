@@ -167,7 +167,7 @@ def test_a_callback_may_wait_for_a_release(bus: Make) -> None:
 
 
 def test_a_release_is_heard_while_a_callback_takes_long(bus: Make) -> None:
-    """What a gobyd has released releases no later hold; and a portal whose callback takes long hears both."""
+    """A release by gobyd does not release later holds; and a portal whose callback takes long receives both."""
     first = bus()
     slow, seen = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""What portals keep until the hold is released, and, behind it, until what was subscribed to is in force."""
+"""Publications that portals keep until the hold is released, and then until their subscriptions are in force."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Steered:
 
     @property
     def front_end(self) -> str:
-        """Where clients of the frontend connect."""
+        """Returns the endpoint to which clients of the frontend connect."""
         return str(self.front.endpoints[0])
 
     @property

@@ -24,7 +24,7 @@ SPIES = [
 
 
 class Interrupted(Exception):
-    """What a signal handler raises."""
+    """The exception of a signal handler."""
 
 
 class Line:
@@ -53,7 +53,7 @@ class Line:
             time.sleep(0.1)
 
     def take(self, crew, times):
-        """What comes at the end, and at the capture, by number."""
+        """Returns the numbers that arrive at the end, and at the capture."""
         taken = [[], []]
 
         def receive(socket, into):

@@ -1,4 +1,4 @@
-"""What passes through a blocking proxy: every pair of types, messages of every shape, subscriptions, identities."""
+"""Forwarding by a blocking proxy: every pair of types, messages of every shape, subscriptions, identities."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_messages_of_one_part_one_way(make, proxied, types, swapped):
 
 @pytest.mark.parametrize("back", [omq.SCATTER, omq.CHANNEL, omq.CLIENT], ids=lambda kind: kind.__name__)
 def test_a_message_of_several_parts_costs_nothing_else(make, proxied, back):
-    """It cannot be forwarded to a type of one part, and is dropped whole; those before and after it pass."""
+    """The message cannot be forwarded to a type of one part, and is dropped whole; those before and after it pass."""
     proxy = proxied(omq.PULL, back)
     sink = {omq.SCATTER: omq.GATHER, omq.CHANNEL: omq.CHANNEL, omq.CLIENT: omq.SERVER}[back]
     receiver = make(sink, connect=proxy.back.endpoints[0])

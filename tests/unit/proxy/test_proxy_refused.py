@@ -1,4 +1,4 @@
-"""What makes no proxy is refused, with a word about which argument is wrong."""
+"""Wrong arguments of a proxy are refused, and the error names the argument."""
 
 from __future__ import annotations
 

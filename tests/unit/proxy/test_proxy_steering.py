@@ -502,7 +502,7 @@ def test_signal_handlers_run_meanwhile_and_may_use_other_sockets(make, proxied):
 
 
 def test_a_call_that_waits_when_the_proxy_begins_keeps_neither_from_its_messages(make, crew, proxied):
-    """It led, and follows from now on. It is a mistake in the program, and no message is lost by it."""
+    """The call led, and follows from now on. It is a mistake in the program, and no message is lost by it."""
     front, taken = make(omq.PULL, bind=TCP), []
 
     def receive():

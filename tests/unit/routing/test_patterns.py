@@ -219,7 +219,7 @@ def unread(pattern):
 
 
 def test_a_peer_that_goes_with_many_prefixes_holds_nobody_up():
-    """What it held is forgotten in turns, and its slot is nobody's until then."""
+    """Its subscriptions are removed in turns, and its slot stays unused until then."""
     pattern = make(T.XPUB, recv_hwm=0)
     turns = []
     pattern.send_queue.set_schedule(lambda: turns.append(True))
@@ -276,7 +276,7 @@ def test_a_slot_is_free_only_when_the_matcher_has_forgotten_it():
 
 
 def test_a_subscriber_tells_of_each_subscription_and_of_the_last_end():
-    """As libzmq does: publishers do not count, but somebody behind them may want to hear each."""
+    """libzmq does the same: publishers do not count, but a subscriber upstream may want each."""
     pattern = make(T.SUB, subscribe=[b"opt", b"opt"])
     far = join(pattern).far
     assert far.unread == 1

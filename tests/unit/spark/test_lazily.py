@@ -1,4 +1,4 @@
-"""What `omq.spark` is imported for."""
+"""The modules that `omq.spark` imports."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import omq.spark
 
 
 def test_a_coordinator_begins_without_arrow() -> None:
-    """It stands between a query and its first row."""
+    """The import of Arrow would delay a query's first row."""
     code = "import sys, omq.spark.live.coordinator; print({'pyarrow', 'pyspark', 'numpy'} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout.strip() == "set()"

@@ -36,7 +36,7 @@ def address_of(path):
 
 
 def reaches(listener, path):
-    """Whether a plain socket that connects to the path reaches this listener."""
+    """Returns whether a plain socket that connects to the path reaches this listener."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(5)
         try:

@@ -99,7 +99,7 @@ def test_what_is_written_waits_for_another_handshake(tmp_path: Path) -> None:
 
 
 def test_a_thread_that_could_not_start_starts_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It needs three descriptors, of which there may be none left."""
+    """The thread needs three descriptors, of which there may be none left."""
     server, client = contexts(make_certificate(tmp_path))
     relays = tls._Relays()
     monkeypatch.setattr(tls, "_relays", relays)

@@ -13,7 +13,7 @@ def changed(at: int, *octets: int) -> bytes:
 
 
 def refusal(data: bytes) -> tuple[int, str]:
-    """How many octets a parser took before it refused, fed one by one, and what it said."""
+    """Returns how many octets a parser took, one by one, before it refused, and its reason."""
     parser = GreetingParser()
     for count in range(len(data)):
         try:

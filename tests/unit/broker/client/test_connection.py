@@ -1,4 +1,4 @@
-"""How threads share a blocking client's one socket: whoever leaves, another one that waits reads it."""
+"""Threads share a blocking client's one socket: if its reader leaves, another thread that waits reads it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from omq.broker.client import connection as module
 from omq.broker.client.connection import BlockingConnection
 from omq.errors import ClosedError
 
-PATIENCE = 10.0
+TIMEOUT_S = 10.0
 
 
 class Stage(BlockingConnection):
@@ -25,7 +25,7 @@ class Stage(BlockingConnection):
     """
 
     def __init__(self) -> None:
-        super().__init__("inproc://unbound", PATIENCE, None, {})
+        super().__init__("inproc://unbound", TIMEOUT_S, None, {})
         self.turns = {name: threading.Event() for name in "ABC"}
         self.go = threading.Event()
         self.threads: list[threading.Thread] = []
@@ -58,7 +58,7 @@ def stage() -> Iterator[Stage]:
         stage.closed = True  # ends the waits that remain
         stage.wake_all()
     for thread in stage.threads:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT_S)
     if stage._socket is not None:
         stage._socket.stop()
 
@@ -71,7 +71,7 @@ def test_a_woken_waiter_whose_result_is_there_passes_reading_on(stage):
     with stage.lock:  # no waiter checks before A has returned
         come.set()
         stage.go.set()
-    assert stage.turns["C"].wait(PATIENCE)
+    assert stage.turns["C"].wait(TIMEOUT_S)
     assert not stage.turns["B"].is_set()
 
 
@@ -83,17 +83,17 @@ def test_a_woken_waiter_whose_timeout_expires_passes_reading_on(stage, monkeypat
         real(self, seconds)
         if seconds == 0:  # it has checked for the last time
             late.set()
-            leave.wait(PATIENCE)
+            leave.wait(TIMEOUT_S)
 
     monkeypatch.setattr(module._Waiter, "sleep", sleep)
     come = threading.Event()
     stage.call("A", come.is_set)
     stage.call("B", threading.Event().is_set, time.monotonic() + 0.05)
     stage.call("C", threading.Event().is_set)
-    assert late.wait(PATIENCE)
+    assert late.wait(TIMEOUT_S)
     come.set()
     stage.go.set()
-    stage.threads[0].join(PATIENCE)  # A has woken B
+    stage.threads[0].join(TIMEOUT_S)  # A has woken B
     leave.set()
-    assert stage.turns["C"].wait(PATIENCE)
+    assert stage.turns["C"].wait(TIMEOUT_S)
     assert not stage.turns["B"].is_set()

@@ -1,4 +1,4 @@
-"""What a producer keeps of what was not answered, without a socket."""
+"""Unanswered messages in a producer, without a socket."""
 
 from __future__ import annotations
 

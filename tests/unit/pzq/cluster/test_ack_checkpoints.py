@@ -1,4 +1,4 @@
-"""What a node gives account of."""
+"""The ack checkpoints of a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node knows of messages that are done with."""
+"""The keys of acknowledged messages that a node knows."""
 
 from __future__ import annotations
 

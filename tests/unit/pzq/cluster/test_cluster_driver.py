@@ -1,4 +1,4 @@
-"""How a device does what its node decides."""
+"""The driver that carries out a node's decisions in a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one node of a cluster decides, told what has happened."""
+"""The decisions of one node of a cluster, given events."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def node(*peers: str, replicas: int = 1) -> Node:
 
 
 def state(number: int, **more: Any) -> dict[str, Any]:
-    """What a peer tells."""
+    """Returns a peer's state message."""
     usual = {"incarnations": [1], "number": number, "store": "p0", "records": {}, "heard": {}, "holds": {}, "known": {}}
     return {**usual, **more}
 

@@ -1,4 +1,4 @@
-"""What was acknowledged in an owner's place, and who waits until that is stored."""
+"""Acks recorded for an absent owner, and the callers that wait until they are stored."""
 
 from __future__ import annotations
 

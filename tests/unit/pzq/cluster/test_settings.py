@@ -1,4 +1,4 @@
-"""What a device is told about its cluster."""
+"""The cluster settings of a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Microbatches and their batches until Spark has committed them."""
+"""Microbatches that are kept until Spark has committed them."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""What is read ahead: in order, with its errors, and no thread is left."""
+"""Reading ahead: in order, with its errors, and no thread is left."""
 
 import threading
 from collections.abc import Generator
