@@ -15,6 +15,7 @@ import pytest
 
 import omq
 from omq._core.link.convoy_breaker import handovers
+from tests.support.waits import until
 
 pytestmark = pytest.mark.alone
 
@@ -135,10 +136,7 @@ def test_the_watching_thread_ends_with_its_context() -> None:
             push.send(b"body")
             assert pull.recv(timeout=5) == b"body"
             assert _threads() > before
-    end = time.monotonic() + 5
-    while _threads() > before:
-        assert time.monotonic() < end, f"{_threads()} threads of {before}"
-        time.sleep(0.01)
+    until(lambda: _threads() <= before, lambda: f"{_threads()} threads of {before}", 5)
 
 
 INHERITED = """

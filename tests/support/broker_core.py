@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,8 @@ from omq.broker.core.broker import Broker
 from omq.broker.core.stats import TopicStats
 from omq.broker.core.topic import Topic
 from omq.broker.errors import BrokerError
-from omq.store.interface import Store, Write
+from omq.store.interface import Log, Write
+from tests.support.async_waits import until as until
 
 
 @asynccontextmanager
@@ -111,12 +112,6 @@ class FailingStore:
         if self.error is not None:
             raise self.error
         self.store.submit_many(writes)
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Polls until a condition holds; the timeout is that of the test."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.0005)
 
 
 async def run_pending(broker: Broker) -> None:

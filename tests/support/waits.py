@@ -1,4 +1,4 @@
-"""Waits for what no call waits for: a condition instead of a pause in which it may have come true."""
+"""Waits for events that no call waits for: a condition instead of a pause in which it may have come true."""
 
 from __future__ import annotations
 
@@ -18,14 +18,26 @@ def until(condition: Callable[[], Any], what: str | Callable[[], object] = "it",
     """Waits until a condition holds.
 
     Args:
-        condition: Is asked every millisecond.
-        what: What is waited for, or what tells it when it has not come.
+        condition: It is evaluated every millisecond.
+        what: A name of the event, or a function that describes the state if it has not come.
         bound: Seconds after which the test fails.
     """
     end = time.monotonic() + bound
     while not condition():
         assert time.monotonic() < end, f"not within {bound} s: {what() if callable(what) else what}"
         time.sleep(0.001)
+
+
+def stable(value: Callable[[], Any], quiet: float = 0.1, bound: float = BOUND) -> Any:
+    """Waits until a value has not changed for *quiet* seconds, and returns it."""
+    end = time.monotonic() + bound
+    seen, since = value(), time.monotonic()
+    while time.monotonic() - since < quiet:
+        assert time.monotonic() < end, f"it changes after {bound} s: {seen}"
+        time.sleep(0.002)
+        if (found := value()) != seen:
+            seen, since = found, time.monotonic()
+    return seen
 
 
 def sleeps(thread: int) -> bool:

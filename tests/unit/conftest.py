@@ -16,6 +16,7 @@ import uvloop
 
 import omq.asyncio as omq
 from tests.support import waits
+from tests.support.async_waits import until as until
 from tests.support.socket_types import fitting
 from tests.support.waits import descriptors
 
@@ -72,12 +73,6 @@ class Sockets:
     def stop(self) -> None:
         for one in self._made:
             one.stop()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Waits for what no call waits for; the test's bound is its bound."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.0005)
 
 
 @pytest.fixture

@@ -7,12 +7,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.waits import until
+from tests.support.waits import stable, until
 from tests.system.broker.server_process import ROOT
 
 DEMO = ROOT / "docs" / "examples" / "demo_broker.py"
@@ -60,9 +59,9 @@ def test_an_interruption_leaves_no_process_and_no_file(tree: Path, tmp_path: Pat
     for line in process.stdout:
         if "the feed begins" in line:
             break
-    time.sleep(0.3)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    assert children
+    started = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    until(started.read_text, "the demo's processes")
+    children = stable(started.read_text).split()
     process.send_signal(number)
     _, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (130, "interrupted; every process has ended\n")

@@ -13,7 +13,7 @@ import zmq
 from bench.pzq.clients import BareConnection
 from omq.pzq import Consumer
 from tests.support.libzmq_pzq_clients import asked, clients, figures, raw
-from tests.support.waits import until
+from tests.support.waits import stable, until
 from tests.system.pzq.conftest import Make
 
 KEY = re.compile(rb"\d{16}\|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -245,14 +245,12 @@ def test_a_consumer_that_does_not_read_is_not_sent_the_same_again_and_again(make
             producer.send_multipart([b"id", b"", b"x" * size])
         for _ in range(count):
             producer.recv_multipart()
-    expired = [0]
 
-    def rests() -> bool:
-        expired.append(figures(device.endpoints["monitor"])["expired_messages"])
-        time.sleep(0.3)
-        return expired[-1] == expired[-2] > 0
+    def expired() -> int:
+        return int(figures(device.endpoints["monitor"])["expired_messages"])
 
-    until(rests)
+    until(expired)
+    stable(expired, quiet=0.3)
     with Consumer(device.endpoints["send"]) as consumer:
         for _ in range(count):
             consumer.recv(timeout=5).ack()

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import omq
+from tests.support.waits import until
 from tests.system.spark.conftest import TOP, Feeder, Seen
 from tests.system.spark.test_stream import stream
 
@@ -111,10 +112,7 @@ def test_a_run_after_another_goes_on_with_what_its_peer_has_kept(
         else:
             assert some.wait(60)
             query.stop()
-        deadline = time.monotonic() + 30
-        while set(receivers()) - before:
-            assert time.monotonic() < deadline, "a receiver outlives its query"
-            time.sleep(0.05)
+        until(lambda: not set(receivers()) - before, "the end of the query's receiver")
     rows = [number for one in sorted(got) for number in got[one]]
     assert rows == sorted(set(rows)), "a message has come twice, or out of order"
     # Each run goes on with what comes next; within it, nothing is missing.
@@ -143,8 +141,7 @@ def test_a_killed_receiver_is_replaced_and_the_loss_logged(
     assert came.wait(60)
     (victim,) = set(receivers()) - before
     os.kill(victim, signal.SIGKILL)
-    while push.peers:
-        time.sleep(0.01)
+    until(lambda: not push.peers)
     came.clear()
     push.send_many([b"%d" % n for n in range(100, 200)])
     deadline = time.monotonic() + 60
@@ -300,10 +297,7 @@ def test_available_now_drains_under_a_cap_in_several_microbatches(
     assert max(map(len, got.values())) == 10_000
     assert 5 <= len(got) <= 6
     # The connection has ended with the query, and swallows nothing.
-    deadline = time.monotonic() + 10
-    while push.peers:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not push.peers)
     push.send_many([b"%d" % n for n in range(count, count + 2000)])
     got.clear()
     query = started(frame, sink, availableNow=True)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import omq
+from tests.support.waits import until
 from tests.system.spark.conftest import Feeder, Seen
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(120)]
@@ -18,10 +19,7 @@ def stream(spark: Any, **options: Any) -> Any:
 
 def wait_until_committed(checkpoint: Path, batch: int) -> None:
     """Waits until Spark has noted that a microbatch is done, which comes after its sink has returned."""
-    end = time.monotonic() + 30
-    while not (checkpoint / "commits" / str(batch)).exists():
-        assert time.monotonic() < end, f"microbatch {batch} was not committed"
-        time.sleep(0.01)
+    until((checkpoint / "commits" / str(batch)).exists, f"the commit of microbatch {batch}")
 
 
 def test_every_message_comes_once_and_in_order_over_many_microbatches(
@@ -79,8 +77,7 @@ def test_a_restart_from_a_checkpoint_goes_on_with_what_comes(spark: Any, feed: F
         wait_until_committed(tmp_path, max(numbers[-1]))
         query.stop()
         assert sorted(seen.values) == list(range(round_ * 100, round_ * 100 + 100))
-        while push.peers:
-            time.sleep(0.05)
+        until(lambda: not push.peers)
     assert max(numbers[0]) < min(numbers[1])
 
 
@@ -93,11 +90,8 @@ def test_there_is_no_microbatch_when_nothing_came(spark: Any, feed: Feeder, star
     started.append(query)
     for round_ in range(2):
         push.send_many([b"%d" % n for n in range(round_ * 50, round_ * 50 + 50)])
-        deadline = time.monotonic() + 60
-        while len(seen.rows) < round_ * 50 + 50:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        time.sleep(3)
+        until(lambda: len(seen.rows) >= round_ * 50 + 50, bound=60)  # noqa: B023 - called at once
+        time.sleep(1.5)  # five triggers that have nothing to read
     assert seen.values == list(range(100))
     # The first one opens the connection, and may have come before the first message.
     assert len(seen.batches) <= 5
@@ -206,10 +200,7 @@ def test_a_stream_may_begin_before_its_peer(spark: Any, feed: Feeder, started: l
     frame = stream(spark, socket="PULL", connect=url, connectTimeout=30, triggerSeconds=0.3)
     query = frame.writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path)).start()
     started.append(query)
-    deadline = time.monotonic() + 60
-    while not query.recentProgress:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: query.recentProgress, "the first microbatch", 60)
     feed.open(omq.PUSH, bind=url).send_many([b"%d" % n for n in range(100)])
     seen.wait()
     assert seen.values == list(range(100))

@@ -9,6 +9,7 @@ import pytest
 
 import omq as blocking
 import omq.asyncio as omq
+from tests.support.async_waits import stable, until
 from tests.support.parameters import each_value_once
 from tests.unit.conftest import on_both_loops
 from tests.unit.proxy.conftest import TCP, figures_of
@@ -105,10 +106,8 @@ async def test_no_copy_is_lost_and_none_is_made_twice_however_it_ends(make, end,
         control = make(omq.PAIR, bind=TCP)
         steer = make(omq.PAIR, connect=control.endpoints[0])
         task = asyncio.create_task(omq.proxy(front, back, capture=capture, control=control))
-        before = 0
-        while before != sent or not before:
-            before = sent
-            await asyncio.sleep(0.1)
+        await until(lambda: sent)
+        await stable(lambda: sent)
         if end == "cancel":
             task.cancel()
         elif end == "close":

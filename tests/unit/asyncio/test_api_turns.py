@@ -10,6 +10,7 @@ import time
 import pytest
 
 import omq.asyncio as omq
+from tests.support.async_waits import stable, until
 
 #: Seconds of work that another task may wait for its turn.
 GAP = 0.1
@@ -236,16 +237,21 @@ async def test_a_send_that_waits_for_one_peer_takes_no_turn_from_the_loop(make):
     quick = make(omq.DEALER, connect=router.endpoints[0], identity=b"quick")
     await router.wait_connected(2, timeout=5)
 
+    filled = 0
+
     async def fill():
+        nonlocal filled
         while True:
             await router.send_multipart([b"full", bytes(100_000)])
+            filled += 1
 
     async def drain():
         while True:
             await quick.recv_many()
 
     tasks = [asyncio.create_task(fill()), asyncio.create_task(drain())]
-    await asyncio.sleep(0.2)
+    await until(lambda: filled)
+    await stable(lambda: filled)
     assert not tasks[0].done()
     await assert_turns(lambda: router.send_multipart([b"quick", b"x"]))
     for task in tasks:

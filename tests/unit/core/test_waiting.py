@@ -13,7 +13,7 @@ import pytest
 import omq
 import omq.asyncio
 from tests.support import waits
-from tests.unit.conftest import until
+from tests.support.async_waits import stable, until
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(16) + b"\0" + bytes(31)
 READY = b"\x05READY\x0bSocket-Type\0\0\0"
@@ -56,10 +56,7 @@ async def test_a_call_that_waits_for_room_gets_what_the_thread_has_made(peers: i
                     accepted += 1
 
             filling = asyncio.create_task(fill())
-            before = -1
-            while accepted != before:
-                before = accepted
-                await asyncio.sleep(0.2)
+            before = await stable(lambda: accepted, quiet=0.2)
             reader = threading.Thread(target=read, args=(connections, 1_000_000))
             reader.start()
             time.sleep(0.5)  # noqa: ASYNC251 - the owner is busy
@@ -82,8 +79,7 @@ async def test_what_the_thread_has_given_counts_as_sent() -> None:
                 await push.send(bytes(100_000))
             reader = threading.Thread(target=read, args=([connection], 200 * 100_009))
             reader.start()
-            time.sleep(1)  # noqa: ASYNC251 - the owner is busy
-            reader.join(10)
+            reader.join(10)  # the owner is busy: its loop has no turn
             assert not reader.is_alive()
             await until(lambda: push.peers[0].messages_out >= 200)
             assert push.peers[0].messages_out == 200
@@ -116,10 +112,8 @@ def test_a_call_gets_the_room_that_another_call_has_made() -> None:
                 waits.until(lambda: dealer.readable.waiting, "the call that receives")
                 threads[1].start()
                 for _ in range(10):
-                    before = -1
-                    while accepted != before or not dealer.writable.waiting:
-                        before = accepted
-                        time.sleep(0.05)
+                    waits.until(lambda: dealer.writable.waiting, "the call that sends")
+                    before = waits.stable(lambda: accepted, quiet=0.05)
                     read([connection], 2_000_000)
                     waits.until(lambda before=before: accepted > before, "a call that has room", 5)
             finally:

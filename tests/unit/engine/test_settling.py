@@ -11,8 +11,9 @@ import pytest
 
 import omq.asyncio as omq
 from omq._core.wire.framing import FrameDecoder
+from tests.support.async_waits import stable, until
 from tests.support.raw_peer import RawPeer, command, frames
-from tests.unit.conftest import on_both_loops, until
+from tests.unit.conftest import on_both_loops
 
 SIZE = 100_000
 COUNT = 60  # messages: more than the kernels hold with the buffers below
@@ -114,10 +115,8 @@ async def full(sock: omq.Socket) -> None:
     """Waits until the kernels take nothing more."""
     await sock.wait_connected(timeout=5)
     peer = next(iter(sock._engine.sessions)).peer
-    before = -1
-    while peer.unsent_bytes == 0 or peer.unsent_bytes != before:
-        before = peer.unsent_bytes
-        await asyncio.sleep(0.02)
+    await until(lambda: peer.unsent_bytes)
+    await stable(lambda: peer.unsent_bytes, quiet=0.02)
 
 
 @pytest.mark.parametrize(("kind", "theirs"), SENDERS, ids=lambda one: getattr(one, "__name__", None))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-import time
 
 import pytest
 
 import omq
-from tests.support.waits import BOUND
+from tests.support.waits import BOUND, stable, until
 from tests.unit.proxy.conftest import TCP
 
 COUNT = 300
@@ -47,10 +46,8 @@ class Line:
 
     def stalls(self):
         """Waits until nothing moves."""
-        before = 0
-        while before != self.sent or not before:
-            before = self.sent
-            time.sleep(0.1)
+        until(lambda: self.sent, "the first message")
+        stable(lambda: self.sent)
 
     def take(self, crew, times):
         """Returns the numbers that arrive at the end, and at the capture."""

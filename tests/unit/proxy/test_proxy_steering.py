@@ -16,7 +16,7 @@ from collections import Counter
 import pytest
 
 import omq
-from tests.support.waits import BOUND, descriptors, until
+from tests.support.waits import BOUND, descriptors, stable, until
 from tests.unit.blocking.conftest import asleep
 from tests.unit.proxy.conftest import TCP, in_both_twins
 
@@ -80,10 +80,7 @@ def test_pause_holds_and_resume_loses_nothing(make, crew, proxied, kinds):
     flood = Flood(crew, make(omq.PUSH, connect=proxy.front_end))
     until(lambda: sink.got > 1000, "messages")
     proxy.tell(b"PAUSE")
-    held = -1
-    while held != sink.got:  # what had been forwarded arrives
-        held = sink.got
-        time.sleep(0.1)
+    held = stable(lambda: sink.got)  # what had been forwarded arrives
     assert flood.sent > held
     sent = flood.stop()
     assert sink.got == held < sent
@@ -207,10 +204,7 @@ def test_terminate_is_not_kept_up_by_a_flood_beside_a_stalled_direction(make, cr
     left = make(omq.PAIR, connect=proxy.front_end, recv_hwm=10)
     right = make(omq.PAIR, connect=proxy.back_end, recv_hwm=100_000)
     stalled = Flood(crew, right, size=5000)  # nobody takes what comes at the left
-    held = -1
-    while held != stalled.sent:
-        held = stalled.sent
-        time.sleep(0.1)
+    stable(lambda: stalled.sent)
     flood = Flood(crew, left)
     until(lambda: proxy.figures().front_in > 1000, "a flood the other way")
     crew(lambda: [right.recv(timeout=BOUND) for _ in range(1000)])
@@ -252,12 +246,9 @@ def test_a_stalled_receiver_holds_the_sender_up_and_memory_stays_bounded(make, c
     proxy = proxied(omq.PULL, omq.PUSH)
     receiver = make(omq.PULL, connect=proxy.back_end)
     flood = Flood(crew, make(omq.PUSH, connect=proxy.front_end), size=4000)
-    held = -1
-    while held != flood.sent:  # until nobody takes anything any more
-        held = flood.sent
-        time.sleep(0.2)
+    held = stable(lambda: flood.sent, quiet=0.2)  # every buffer is full
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    time.sleep(0.2)
+    time.sleep(0.1)  # nothing more is taken
     assert flood.sent == held < 20_000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1024
     sink = Sink(crew, receiver)
@@ -288,10 +279,7 @@ def test_a_slow_subscriber_stalls_a_publisher_that_drops_nothing_and_figures_sti
     assert publisher.recv(timeout=BOUND) == b"\1"
     flood = Flood(crew, publisher, size=50_000)
     until(lambda: proxy.figures().front_in >= 10, "messages")
-    held = -1
-    while held != flood.sent:
-        held = flood.sent
-        time.sleep(0.1)
+    held = stable(lambda: flood.sent)
     found = proxy.figures()
     assert 20 <= held <= 60
     assert found.back_out <= found.front_in <= held

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from omq.workqueue.queue import WorkQueue
+from tests.support.async_waits import until
 from tests.unit.workqueue.memory_queues import RecordingConsumer, work_queues
 
 
@@ -148,9 +149,7 @@ async def test_messages_out_of_order_have_their_own_deadline():
         while 1 not in here.owners[0].finished_ids:
             await asyncio.sleep(0.1)
             one.ack([(1, 1)])  # progress, which does not extend the deadline of the other one
-        async with asyncio.timeout(10):
-            while here.queue.waiting == 0:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: here.queue.waiting)
         assert one.ack([(2, 2)]) == 1, "late, and no other consumer has it"
         assert here.queue.waiting == 0
 
@@ -160,9 +159,7 @@ async def test_a_consumer_that_hangs_is_tried_with_one_message():
         await here.owners[0].publish(b"a")
         one = RecordingConsumer(here.dispatcher, timeout=0.05)
         here.pump()
-        async with asyncio.timeout(10):
-            while not one.hangs:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: one.hangs)
         one.backoff_until = 0.0  # its backoff is over
         two = RecordingConsumer(here.dispatcher, 0)
         await here.owners[0].publish(*[b"x"] * 9)
@@ -199,9 +196,7 @@ async def test_a_consumer_without_room_keeps_its_trial():
         one, two = RecordingConsumer(here.dispatcher, timeout=0.05), RecordingConsumer(here.dispatcher, 0)
         await here.owners[0].publish(b"a")
         here.pump()
-        async with asyncio.timeout(10):
-            while not one.hangs:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: one.hangs)
         one.backoff_until = 0.0  # its backoff is over
         two.more(100)
         one.limit = two.limit = 0
@@ -235,7 +230,5 @@ async def test_max_tries_applies_to_waiting_messages():
         here.pump()
         one.nack([(1, 1)])
         here.queue.limit_tries(1)
-        async with asyncio.timeout(10):
-            while owner.dead != [1]:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: owner.dead == [1])
         assert owner.finished_ids == [1]

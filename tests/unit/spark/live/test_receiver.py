@@ -139,8 +139,7 @@ def test_a_killed_receiver_is_replaced_and_reported(push: omq.PUSH, stream: Stre
     assert stream.read(1) == numbered(0, 100)
     assert stream.lost() == []
     os.kill(stream.receiver(), signal.SIGKILL)
-    while push.peers:
-        time.sleep(0.01)
+    until(lambda: not push.peers)
     push.send_many(numbered(100, 10))
     assert stream.read(1) == numbered(100, 10)
     (lost,) = stream.lost()
@@ -556,7 +555,7 @@ def test_a_drain_that_has_a_time_ends_in_it_however_short_its_microbatches_are(
         number += 1
         got += stream.read(number, available_now=True)
         bounded = stream.report()["bounded"]
-        time.sleep(0.1)  # what Spark does in between
+        time.sleep(0.05)  # Spark's own work between two microbatches
     ended.set()
     thread.join(20)
     assert got == numbered(0, len(got))
@@ -575,9 +574,8 @@ def test_a_drain_without_a_time_limit_reads_all_messages(push: omq.PUSH, monkeyp
     number = 0
     while len(got) < 150:
         number += 1
-        found = one.read({"read": number, "after": number - 1, "skip": 0, "available_now": True})
-        got += [value for taken in found.follow() for value in taken.record_batch(wanted)["value"].to_pylist()]
-        time.sleep(0.1)
+        found = one.read({"read": number, "after": number - 1, "given": 0, "drains": True})
+        got += [value for taken in found.follow() for value in taken.batch(wanted)["value"].to_pylist()]
     assert got == numbered(0, 150)
     one.close()
 

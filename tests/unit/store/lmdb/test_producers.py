@@ -1,6 +1,5 @@
 """The state of producers on disk, and its expiry."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ from omq.store.interface import Append, MoveToDeadLetter
 from omq.store.internal import ExpireState
 from omq.store.lmdb import producers
 from tests.support.open_store import Opened
+from tests.support.waits import until
 
 Again = Callable[..., Opened]
 
@@ -56,10 +56,7 @@ def test_old_state_expires_in_steps(store: Opened, monkeypatch) -> None:
     store.append(topic, b"x", producer=b"new", sequence=1)
     before = writer.commits
     writer.submit(ExpireState())
-    deadline = time.monotonic() + 20
-    while rows(store, b"p") > 1 or rows(store, b"d") > 1:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: rows(store, b"p") <= 1 and rows(store, b"d") <= 1)
     assert writer.commits - before > 10
     assert store.append(topic, b"x", producer=b"new", sequence=1).duplicate
 

@@ -9,6 +9,7 @@ from omq.store import clock
 from omq.store.interface import BLOCK_BYTES, DeleteTopic, Trim
 from omq.store.lmdb import store_directory
 from tests.support.open_store import Opened
+from tests.support.waits import until
 
 Again = Callable[..., Opened]
 
@@ -41,10 +42,7 @@ def test_old_messages_are_dropped(store: Opened) -> None:
     topics = [store.make(kind, persistence=kind, max_age=0.3) for kind in ("strong", "weak", "transient")]
     for topic in topics:
         store.append(topic, b"a")
-    deadline = time.monotonic() + 20
-    while any(store.log.topic(topic).first == 1 for topic in topics):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: all(store.log.topic(topic).first != 1 for topic in topics))
     assert [store.read(topic) for topic in topics] == [[], [], []]
     assert [store.append(topic, b"b").first for topic in topics] == [2, 2, 2]
 
