@@ -73,7 +73,7 @@ class Complaints(logging.Handler):
             logging.getLogger(name).removeHandler(self)
 
 
-class Stage:
+class LifecycleRun:
     """The surroundings of lifecycles: proxy, folder, context, and the watch over what they leave.
 
     Attributes:
@@ -94,7 +94,7 @@ class Stage:
         self._over = threading.Event()
         self._watchdog = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> LifecycleRun:
         self._complaints = Complaints().__enter__()
         self._watchdog.start()
         return self
@@ -188,7 +188,7 @@ class Stage:
                     return
                 self._blocking_life(seed)
 
-        threads = [threading.Thread(target=work, name=f"player {n}") for n in range(ABREAST["blocking"])]
+        threads = [threading.Thread(target=work, name=f"lifecycle {n}") for n in range(ABREAST["blocking"])]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -271,7 +271,7 @@ class Stage:
 
 
 def _lasting(thread: threading.Thread) -> bool:
-    return not thread.name.startswith("player")
+    return not thread.name.startswith("lifecycle")
 
 
 def _target(fd: str) -> str:
@@ -299,11 +299,11 @@ def slope(levels: list[int]) -> float:
     return sum((place - middle) * (level - mean) for place, level in enumerate(half)) / spread
 
 
-def run(twin: str, seeds: range, verbose: bool = False, batch: int = BATCH) -> Stage:
-    """Plays lifecycles; the stage tells what went wrong."""
-    with Stage(twin, verbose) as stage:
-        stage.run(seeds, batch)
-    return stage
+def run(twin: str, seeds: range, verbose: bool = False, batch: int = BATCH) -> LifecycleRun:
+    """Runs lifecycles; `failures` of the result has what went wrong."""
+    with LifecycleRun(twin, verbose) as lifecycles:
+        lifecycles.run(seeds, batch)
+    return lifecycles
 
 
 def main() -> int:
@@ -314,18 +314,18 @@ def main() -> int:
     parser.add_argument("-v", "--verbose", action="store_true", help="tell every step")
     arguments = parser.parse_args()
     begun = time.monotonic()
-    stage = run(arguments.twin, range(arguments.seed, arguments.seed + arguments.count), arguments.verbose)
+    lifecycles = run(arguments.twin, range(arguments.seed, arguments.seed + arguments.count), arguments.verbose)
     took = time.monotonic() - begun
-    for seed, story in stage.failures.items():
+    for seed, story in lifecycles.failures.items():
         print(f"seed {seed}:\n{story}")
-    print("MiB after each batch:", *(level // 2**20 for level in stage.levels))
+    print("MiB after each batch:", *(level // 2**20 for level in lifecycles.levels))
     print(
         f"{arguments.twin}: {arguments.count} lifecycles in {took:.1f} s ({arguments.count / took:.0f}/s), "
-        f"{len(stage.failures)} failures; {slope(stage.levels) / 1024:+.0f} KiB a batch of {BATCH}"
+        f"{len(lifecycles.failures)} failures; {slope(lifecycles.levels) / 1024:+.0f} KiB a batch of {BATCH}"
     )
-    if slope(stage.levels) > LEAK:
+    if slope(lifecycles.levels) > LEAK:
         print(f"memory grows: more than {LEAK / 1024:.0f} KiB a batch")
-    return 1 if stage.failures or slope(stage.levels) > LEAK else 0
+    return 1 if lifecycles.failures or slope(lifecycles.levels) > LEAK else 0
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ CATCH_UP_TIMEOUT_S: Final = 120.0  # seconds until a stream has caught up on a b
 
 DRIVER: Final = """
 import sys
-from tests.fault.spark_chaos import Killed, stage
+from tests.fault.spark_chaos import Killed, pass_on
 from tests.system.spark.conftest import session
 from tests.system.spark.topic_io import configured, stream
 
@@ -41,7 +41,7 @@ url, checkpoint = sys.argv[1:]
 spark = session("local[2,4]", **{"spark.ui.showConsoleProgress": "false"})
 spark.dataSource.register(Killed)
 options = {"startingOffsets": "earliest", "maxRowsPerTrigger": 100, "minPartitions": 2, "batchBytes": 200}
-frame = stream(spark, url, topic="in", **options).select("value").mapInArrow(stage, "value binary")
+frame = stream(spark, url, topic="in", **options).select("value").mapInArrow(pass_on, "value binary")
 writer = frame.writeStream.format("omqkilled").option("connect", url).option("topic", "out")
 query = writer.option("checkpointLocation", checkpoint).start()
 print("running", spark.sparkContext._gateway.proc.pid, flush=True)
@@ -76,8 +76,8 @@ def strike(when: str) -> None:
             time.sleep(60)  # nothing follows: the JVM's processes end with it
 
 
-def stage(batches: Any) -> Iterator[Any]:
-    """A stage between source and sink."""
+def pass_on(batches: Any) -> Iterator[Any]:
+    """Passes the batches on between source and sink."""
     for batch in batches:
         yield batch
         strike("reading")

@@ -14,26 +14,26 @@ SEEDS = int(os.environ.get("OMQ_FAULT_SEEDS", "200"))
 def killed(directory: Path, seed: int, port: int, kills: int = 3) -> BrokerChaos:
     """Plays one history."""
     chance = random.Random(seed)
-    player = BrokerChaos(directory, seed, port)
+    chaos = BrokerChaos(directory, seed, port)
     try:
         for _ in range(kills):
-            player.begin()
-            player.live(chance.uniform(0.05, 0.6))
-            player.end()
-        player.begin()
-        player.finish()
-        player.check()
+            chaos.begin()
+            chaos.live(chance.uniform(0.05, 0.6))
+            chaos.end()
+        chaos.begin()
+        chaos.finish()
+        chaos.check()
     finally:
-        player.end()
-    assert player.told
-    return player
+        chaos.end()
+    assert chaos.told
+    return chaos
 
 
 def test_a_broker_that_is_killed_keeps_what_it_acknowledged(tmp_path, free_port):
-    player = killed(tmp_path, 0, free_port, kills=2)
-    assert player.seen
-    assert player.settled
-    assert player.position
+    chaos = killed(tmp_path, 0, free_port, kills=2)
+    assert chaos.seen
+    assert chaos.settled
+    assert chaos.position
 
 
 @pytest.mark.fault

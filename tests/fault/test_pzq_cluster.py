@@ -15,24 +15,24 @@ def play(directory: Path, seed: int, hits: int) -> PzqClusterChaos:
     """Plays one history: faults, a moment of rest, faults, and the end."""
     hard = ["--hard-sync"] if seed % 2 else []
     with cluster(directory, "--replicas", "1", "--ack-timeout", "120000000", *hard) as nodes:
-        player = PzqClusterChaos(directory, seed, nodes)
+        chaos = PzqClusterChaos(directory, seed, nodes)
         try:
-            player.begin()
+            chaos.begin()
             for _ in range(hits):
-                player.hit()
-            player.rest()
+                chaos.hit()
+            chaos.rest()
             for number in range(PRODUCERS):
-                player.begin_producer(number)
-            player.calm()
+                chaos.begin_producer(number)
+            chaos.calm()
             for _ in range(hits):
-                player.hit()
-            player.rest()
+                chaos.hit()
+            chaos.rest()
         finally:
-            player.end()
-        player.check()
-    assert player.received
-    assert player.in_order > CALM // 10
-    return player
+            chaos.end()
+        chaos.check()
+    assert chaos.received
+    assert chaos.in_order > CALM // 10
+    return chaos
 
 
 @pytest.mark.fault

@@ -16,22 +16,22 @@ SEEDS = int(os.environ.get("OMQ_FAULT_SEEDS", "200"))
 def killed(directory: Path, seed: int, hits: int) -> PzqChaos:
     """Plays one history: kills, a moment of rest, kills, and the end."""
     with held() as receive, held() as send:
-        player = PzqChaos(directory, seed, (receive, send))
+        chaos = PzqChaos(directory, seed, (receive, send))
         try:
-            player.begin()
+            chaos.begin()
             for _ in range(hits):
-                player.hit()
-            player.rest()
+                chaos.hit()
+            chaos.rest()
             for number in range(2):
-                player.begin_producer(number)
+                chaos.begin_producer(number)
             for _ in range(hits):
-                player.hit()
-            player.rest()
+                chaos.hit()
+            chaos.rest()
         finally:
-            player.end()
-        player.check()
-    assert player.received
-    return player
+            chaos.end()
+        chaos.check()
+    assert chaos.received
+    return chaos
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -43,10 +43,10 @@ def test_a_device_whose_world_is_killed_keeps_what_it_acknowledged(tmp_path: Pat
 def test_what_was_answered_one_by_one_outlives_a_kill_right_behind_the_answer(tmp_path: Path) -> None:
     answered: list[bytes] = []
     with held() as receive, held() as send:
-        player = PzqChaos(tmp_path, 0, (receive, send))
+        chaos = PzqChaos(tmp_path, 0, (receive, send))
         try:
             for life in range(4):
-                player.begin_device()
+                chaos.begin_device()
                 with raw(zmq.DEALER, f"tcp://127.0.0.1:{receive}") as producer:
                     # Of each life another part is written already: none of it, some, all but one.
                     for number in range((1, 50, 70, 130)[life]):
@@ -54,8 +54,8 @@ def test_what_was_answered_one_by_one_outlives_a_kill_right_behind_the_answer(tm
                         number_it = (b"DEDUP:p:%d" % len(answered),) if life % 2 else ()
                         assert asked(producer, b"id", *number_it, b"", body) == [b"id", b"1", b""]
                         answered.append(body)
-                    player.kill("device")
-            player.begin_device()
+                    chaos.kill("device")
+            chaos.begin_device()
             with raw(zmq.ROUTER, f"tcp://127.0.0.1:{send}") as consumer:
                 for body in answered:
                     peer, key, *_, came = consumer.recv_multipart()
@@ -65,7 +65,7 @@ def test_what_was_answered_one_by_one_outlives_a_kill_right_behind_the_answer(tm
                 with pytest.raises(zmq.Again):
                     consumer.recv_multipart()
         finally:
-            player.end()
+            chaos.end()
 
 
 @pytest.mark.fault

@@ -24,10 +24,10 @@ pytestmark = [
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_every_row_arrives_once_whatever_is_killed(seed: int, tmp_path: Path) -> None:
     with held() as port:
-        player = SparkChaos(tmp_path, seed, port)
+        chaos = SparkChaos(tmp_path, seed, port)
         try:
-            player.play(EACH)
+            chaos.play(EACH)
         finally:
-            player.end()
-    assert len(player.kills) == EACH
-    assert set(player.kills) <= set(KILLS)
+            chaos.end()
+    assert len(chaos.kills) == EACH
+    assert set(chaos.kills) <= set(KILLS)

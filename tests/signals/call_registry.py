@@ -8,7 +8,7 @@ from tests.signals.interrupted_call import InterruptedCall
 PARTS = (send_calls, receive_calls, subscribe_calls, lifecycle_calls)
 
 
-def worlds() -> dict[str, type[InterruptedCall]]:
+def cases() -> dict[str, type[InterruptedCall]]:
     """All of them, by name."""
     found: dict[str, type[InterruptedCall]] = {}
     todo: list[type[InterruptedCall]] = [InterruptedCall]

@@ -1,7 +1,7 @@
-"""Interrupts calls of the library, each at one moment after the other, and says what went wrong: `python -m` this.
+"""Interrupts calls of the library, each at one moment after the other, and reports failures: `python -m` this.
 
-A line of JSON for each world: how many moments there are, how many were visited, and what failed there. What hangs says
-where (faulthandler), and ends the process.
+Each case prints a line of JSON: the number of moments, the number of those visited, and the failures. A case that hangs
+prints its stacks (faulthandler), and ends the process.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from types import FrameType
 from typing import Any
 
 import omq
-from tests.signals.call_registry import worlds
+from tests.signals.call_registry import cases
 from tests.signals.interrupted_call import InterruptedCall
 from tests.support.signal_injection import SIGNAL, TRIGGER, Points, scattered
 from tests.support.waits import until
 
 HANG = 12.0  # seconds after which one interruption hangs
-ENOUGH = 3  # failures of a world that are told
+ENOUGH = 3  # failures of a case that are told
 
 
 class Tick(Exception):
@@ -47,13 +47,13 @@ class Elsewhere:
         self.push = omq.PUSH(self.context, connect=self.pull.endpoints[0], linger=0)
         self.push.wait_connected(timeout=5)
 
-    def use(self, world: InterruptedCall) -> None:
+    def use(self, case: InterruptedCall) -> None:
         self.push.send(b"x", timeout=5)
         assert self.pull.recv(timeout=5) == b"x"
-        if world.context.closed:
+        if case.context.closed:
             return
         name = "inproc://elsewhere"
-        with omq.PULL(world.context, bind=name) as pull, omq.PUSH(world.context, connect=name, linger=0) as push:
+        with omq.PULL(case.context, bind=name) as pull, omq.PUSH(case.context, connect=name, linger=0) as push:
             push.send(b"y", timeout=5)
             assert pull.recv(timeout=5) == b"y"
 
@@ -70,21 +70,21 @@ ELSEWHERE: list[Elsewhere] = []
 ACTIONS: dict[str, Callable[[InterruptedCall], Any]] = {
     "raise": _raise,
     "raise-base": _raise_base,
-    "close": lambda world: world.one.close(0),
-    "stop": lambda world: world.one.stop(),
-    "term": lambda world: world.context.term(0),
-    "use": lambda world: world.use(),
-    "elsewhere": lambda world: ELSEWHERE[0].use(world),
+    "close": lambda case: case.one.close(0),
+    "stop": lambda case: case.one.stop(),
+    "term": lambda case: case.context.term(0),
+    "use": lambda case: case.use(),
+    "elsewhere": lambda case: ELSEWHERE[0].use(case),
 }
 ENDS = ("close", "stop", "term")
 RAISES = {"raise": Tick, "raise-base": BaseTick}
 
 
 class Explorer:
-    """One world and one action."""
+    """One case and one action."""
 
-    def __init__(self, world: type[InterruptedCall], transport: str, action: str) -> None:
-        self.world = world
+    def __init__(self, case: type[InterruptedCall], transport: str, action: str) -> None:
+        self.case = case
         self.transport = transport
         self.action = action
         self.points = Points()
@@ -108,22 +108,22 @@ class Explorer:
             raise
 
     def visit(self, at: int) -> None:
-        """One interruption, in a world of its own: *at* 0 while the call begins, below 0 none."""
-        world = self.world(self.transport)
+        """One interruption, in a case of its own: *at* 0 while the call begins, below 0 none."""
+        case = self.case(self.transport)
         try:
-            self._interrupt(world, at)
-            self._check(world)
+            self._interrupt(case, at)
+            self._check(case)
         finally:
             self.now = None
-            world.end()
+            case.end()
         if self.noise:
             raise AssertionError(self.noise.pop())
 
-    def _interrupt(self, world: InterruptedCall, at: int) -> None:
+    def _interrupt(self, case: InterruptedCall, at: int) -> None:
         self.ran, self.own, self.where = False, None, ""
         self.noise.clear()
-        self.now = world
-        results, take = world.results(), world.out.extend
+        self.now = case
+        results, take = case.results(), case.out.extend
         caught: BaseException | None = None
         gc.disable()  # objects that die by chance would run code of theirs
         try:
@@ -139,31 +139,31 @@ class Explorer:
             sys.settrace(None)
             self.now = None
             gc.enable()
-        self._judge(world, caught)
+        self._judge(case, caught)
 
-    def _judge(self, world: InterruptedCall, caught: BaseException | None) -> None:
+    def _judge(self, case: InterruptedCall, caught: BaseException | None) -> None:
         """Checks the exception of the call."""
         if self.ran and self.action in RAISES:
             assert caught is self.own, f"the handler's exception vanished; instead: {caught!r}"
-            world.raised = True
+            case.raised = True
         elif caught is not None:
             allowed: tuple[type[BaseException], ...] = ()
             if self.ran and self.action in ENDS:
                 allowed = (omq.ClosedError, omq.ContextTerminated)
             if not isinstance(caught, allowed) or caught is self.own:
                 raise caught
-            world.raised = True
+            case.raised = True
 
-    def _check(self, world: InterruptedCall) -> None:
+    def _check(self, case: InterruptedCall) -> None:
         if self.ran and self.action in ENDS:
-            assert world.one.closed, "the handler closed it, and it is open"
-            until(lambda: world.one._engine.closed, "the end of the socket", 5)
-            if self.action == "term" and type(world).__name__ != "Default":
-                assert world.context.closed
+            assert case.one.closed, "the handler closed it, and it is open"
+            until(lambda: case.one._engine.closed, "the end of the socket", 5)
+            if self.action == "term" and type(case).__name__ != "Default":
+                assert case.context.closed
         else:
-            world.check_connection()
-            world.settle()
-            for thread in world.threads:
+            case.check_connection()
+            case.check_after()
+            for thread in case.threads:
                 thread.join(6)
 
     def explore(self, budget: float) -> dict[str, Any]:
@@ -182,7 +182,7 @@ class Explorer:
         return {"moments": count + 1, "visited": visited, "failures": failures}
 
     def _bounded(self, at: int, failures: list[str]) -> None:
-        name = f"{self.world.__name__} {self.transport} {self.action} {at}"
+        name = f"{self.case.__name__} {self.transport} {self.action} {at}"
         faulthandler.dump_traceback_later(HANG, exit=True)
         print(name, file=sys.stderr, flush=True)
         try:
@@ -224,10 +224,10 @@ def _where(frame: FrameType | None) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("action", choices=[*ACTIONS])
-    parser.add_argument("worlds", nargs="*", help="InterruptedCall or World/transport; all of them without any")
-    parser.add_argument("--without", default="-", help="no worlds whose names contain this")
-    parser.add_argument("--seconds", type=float, default=1e9, help="for each world and transport")
-    parser.add_argument("--one", action="store_true", help="one transport of each world: each action has another one")
+    parser.add_argument("cases", nargs="*", help="CASE or CASE/TRANSPORT; all of them by default")
+    parser.add_argument("--without", default="-", help="no cases whose names contain this")
+    parser.add_argument("--seconds", type=float, default=1e9, help="for each case and transport")
+    parser.add_argument("--one", action="store_true", help="one transport of each case: each action has another one")
     parser.add_argument("--at", type=int, help="this moment only")
     asked = parser.parse_args()
     sys.unraisablehook = lambda lost: noise.append(f"unraisable: {lost.exc_value!r} in {lost.object!r}")
@@ -238,8 +238,8 @@ def main() -> None:
         log.addHandler(Listener(noise))
         log.propagate = False
     ELSEWHERE.append(Elsewhere())
-    known = worlds()
-    for number, each in enumerate(asked.worlds or [*known], [*ACTIONS].index(asked.action)):
+    known = cases()
+    for number, each in enumerate(asked.cases or [*known], [*ACTIONS].index(asked.action)):
         name, _, transport = each.partition("/")
         if asked.without in name:
             continue
@@ -255,7 +255,7 @@ def main() -> None:
                 explorer.visit(asked.at)
                 continue
             found = explorer.explore(asked.seconds)
-            print(json.dumps({"world": name, "transport": one, **found}), flush=True)
+            print(json.dumps({"case": name, "transport": one, **found}), flush=True)
     ELSEWHERE[0].context.term(0)
 
 

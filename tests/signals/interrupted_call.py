@@ -1,9 +1,9 @@
-"""Every call that is interrupted: what is there before it, and what has to hold after it.
+"""The calls that are interrupted, with their sockets, and the checks after them.
 
-A world is made anew for each interruption. `call` is the one library call that is under way when the signal comes;
-`settle` follows where the handler has left the socket open, and checks that nothing was lost, doubled or half done.
-Results go from the library into a list by C code alone: where a call has returned and its result is not assigned yet,
-the interpreter looks for signals, and what is lost there is the program's loss.
+Each interruption has a new case. `call` is the library call that is under way when the signal comes. `check_after`
+follows where the handler has left the socket open, and checks that nothing was lost, doubled or half done. Results go
+from the library into a list by C code alone: if a call has returned and its result is not assigned yet, the interpreter
+looks for signals, and a result that is lost there is the program's loss.
 """
 
 from __future__ import annotations
@@ -68,23 +68,23 @@ class InterruptedCall:
     def use(self) -> None:
         """Uses the socket as a handler may."""
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         """Checks what has to hold afterwards; the socket is open."""
 
     def check_connection(self) -> None:
-        """The handler has cost no connection."""
+        """Checks that the handler has cost no connection."""
         if self.peer is not None:
             peers = self.one.peers
             assert len(peers) == 1, f"{len(peers)} connections"
-            assert peers[0].since == self.since, "the connection was lost, and made anew"
+            assert peers[0].since == self.since, "the connection was lost, and made again"
 
     def meanwhile(self, work: Callable[[], None]) -> None:
-        """Has another thread do something."""
+        """Runs a function in another thread."""
         self.threads.append(threading.Thread(target=work, daemon=True))
         self.threads[-1].start()
 
     def end(self) -> None:
-        """Nothing stays, and nothing hangs."""
+        """Ends the sockets; nothing stays, and nothing hangs."""
         if self.peer is not None:
             self.peer.stop()
         for thread in self.threads:

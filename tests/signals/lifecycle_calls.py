@@ -35,7 +35,7 @@ class Bind(InterruptedCall):
         assert self.raised or self.out
         assert all(endpoint in self.one.endpoints for endpoint in self.out)
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         self.check_out()
         try:
             self.one.bind(self.where)
@@ -62,13 +62,13 @@ class Unbind(Bind):
     def call(self) -> tuple[Callable[..., Any], list[Any]]:
         return self.one.unbind, [self.bound]
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         if self.bound in self.one.endpoints:
             assert self.raised, "it did nothing"
             self.one.unbind(self.bound)
         if self.transport != "ipc":  # whose folder went with the file
             self.one.bind(self.bound)  # it is free
-        super().settle()
+        super().check_after()
 
     def check_out(self) -> None:
         pass
@@ -90,7 +90,7 @@ class Connect(InterruptedCall):
     def use(self) -> None:
         self.one.connect(self.endpoint)
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         if self.raised:
             self.one.connect(self.endpoint)
         self.one.wait_connected(timeout=BOUND)
@@ -120,7 +120,7 @@ class Disconnect(Connect):
     def use(self) -> None:
         self.one.poll(0, omq.POLL_OUT)
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         try:
             self.one.disconnect(self.endpoint)
             assert self.raised, "it did nothing"
@@ -128,7 +128,7 @@ class Disconnect(Connect):
             pass
         until(lambda: not self.one.peers, "the end of the connection", BOUND)
         self.one.connect(self.endpoint)
-        super().settle()
+        super().check_after()
 
 
 class WaitConnected(Connect):
@@ -160,7 +160,7 @@ class ConnectPeer(Connect):
     def use(self) -> None:
         self.out.append(self.one.connect_peer(self.endpoint, timeout=BOUND))
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         if self.raised:
             self.out.append(self.one.connect_peer(self.endpoint, timeout=BOUND))
         for number in self.out:
@@ -178,7 +178,7 @@ class SetOptions(InterruptedCall):
     def results(self) -> Iterator[Any]:
         return repeat(partial(self.one.set_options, recv_hwm=7, recv_timeout=3), 1)
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         self.one.set_options(recv_hwm=5, recv_timeout=4)
         assert (self.one.options.recv_hwm, self.one.recv_timeout) == (5, 4)
         self.peer("send", b"x", timeout=BOUND)
@@ -197,7 +197,7 @@ class SetShape(InterruptedCall):
     def results(self) -> Iterator[Any]:
         return repeat(partial(self.one.set_options, conflate=False, subscribe=b"b"), 1)
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         self.one.set_options(subscribe=b"b")
         assert sorted(in_force(self.one)) == [b"a", b"b"]
         with omq.PUB(self.peer_context, bind="tcp://127.0.0.1:*", linger=0) as pub:
@@ -217,7 +217,7 @@ class Peers(InterruptedCall):
     def results(self) -> Iterator[Any]:
         return map(type(self.one).peers.fget, [self.one])
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         assert len(self.one.peers) == 1
 
 
@@ -248,7 +248,7 @@ class Listen(InterruptedCall):
     def use(self) -> None:
         self.out.append(self.monitor.recv(timeout=BOUND))
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         while len(self.out) < self.count:
             self.out.append(self.monitor.recv(timeout=BOUND))
         assert Counter(event.endpoint for event in self.out) == Counter(self.names)
@@ -272,7 +272,7 @@ class ListenBehind(Listen):
     def use(self) -> None:
         self.out.append(self.monitor.recv(timeout=BOUND))
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         while not any(event.endpoint == self.names[-1] for event in self.out):
             self.out.append(self.monitor.recv(timeout=BOUND))
         missed = sum(event.count for event in self.out if event.kind == "missed")
@@ -288,7 +288,7 @@ class Monitored(InterruptedCall):
     def results(self) -> Iterator[Any]:
         return repeat(self.one.monitor, 1)
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         name = f"inproc://o{next(NUMBERS)}"
         self.one.bind(name)
         for monitor in self.out:
@@ -308,7 +308,7 @@ class Close(InterruptedCall):
     def call(self) -> tuple[Callable[..., Any], list[Any]]:
         return self.one.close, [self.linger]
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         self.one.close(self.linger)
         assert self.one.closed
         until(lambda: not self.peer.socket.peers, "the end of the connection", BOUND)
@@ -327,7 +327,7 @@ class CloseAtOnce(Close):
 
     linger: ClassVar[Any] = 0
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         self.one.close(0)
         assert self.one.closed
         until(lambda: not self.peer.socket.peers, "the end of the connection", BOUND)
@@ -352,7 +352,7 @@ class CloseUnused(InterruptedCall):
     def results(self) -> Iterator[Any]:
         return repeat(self.one.close, 1)
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         self.one.close()
         assert self.one.closed
         assert [event.kind for event in self.monitor] == ["monitor_stopped"]
@@ -369,7 +369,7 @@ class Term(InterruptedCall):
     def call(self) -> tuple[Callable[..., Any], list[Any]]:
         return self.context.term, [0]
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         self.context.term(0)
         assert all(one.closed for one in [self.one, *self.more])
         if self.peer_context is not self.context:
@@ -388,7 +388,7 @@ class Construct(InterruptedCall):
     def results(self) -> Iterator[Any]:
         return repeat(partial(omq.PULL, self.context, bind="tcp://127.0.0.1:*", linger=0), 1)
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         for one in self.out or [omq.PULL(self.context, bind="tcp://127.0.0.1:*", linger=0)]:
             with omq.PUSH(self.peer_context, connect=one.endpoints[0], linger=0) as push:
                 push.send(b"x")
@@ -412,6 +412,6 @@ class Default(InterruptedCall):
     def use(self) -> None:
         self.found.append(omq.Context.default())
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         found = {*self.out, *self.found, omq.Context.default()}
         assert len(found) == 1, found

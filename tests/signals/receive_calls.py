@@ -35,7 +35,7 @@ class Receive(InterruptedCall):
     def taken(self) -> list[bytes]:
         return [part for one in self.out for part in (one if isinstance(one, list) else [one])]
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         self.peer("send", b"end", timeout=BOUND)
         found = self.taken()
         while b"end" not in found:
@@ -73,8 +73,8 @@ class ReceiveNumbered(ReceiveMessage):
 
     kind, peer_kind = "SERVER", "CLIENT"
 
-    def settle(self) -> None:
-        super().settle()
+    def check_after(self) -> None:
+        super().check_after()
         numbers = {one.routing_id for one in self.out if not isinstance(one, bytes)}
         for number in numbers:
             self.one.send(b"answer", routing_id=number, timeout=BOUND)
@@ -124,10 +124,10 @@ class ReceiveLate(Receive):
     def results(self) -> Iterator[Any]:
         return islice(self.one, 6)
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         for thread in self.threads:
             thread.join(BOUND)
-        super().settle()
+        super().check_after()
 
 
 class ReceiveLateMany(ReceiveLate):
@@ -191,7 +191,7 @@ class Routed(InterruptedCall):
     def call(self) -> tuple[Callable[..., Any], list[Any]]:
         return self.one.send_multipart, [[self.name, b"%d" % n] for n in range(3)]
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         self.one.send_multipart([self.name, b"end"])
         arrived = self.peer.until(b"end")[:-1]
         assert arrived == [b"%d" % n for n in range(len(arrived))], arrived
@@ -211,7 +211,7 @@ class Streamed(InterruptedCall):
     def call(self) -> tuple[Callable[..., Any], list[Any]]:
         return self.one.send_multipart, [[self.name, b"%d" % n] for n in range(3)]
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         self.one.send_multipart([self.name, b"|"])
         arrived = b""
         while not arrived.endswith(b"|"):
@@ -226,7 +226,7 @@ class StreamCloses(Streamed):
     def call(self) -> tuple[Callable[..., Any], list[Any]]:
         return self.one.send_multipart, [[self.name, b""]]
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         try:
             self.one.send_multipart([self.name, b""])
         except omq.UnroutableError:

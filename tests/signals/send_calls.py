@@ -30,7 +30,7 @@ class Send(InterruptedCall):
         """Sends the last message."""
         self.one.send(b"end", timeout=BOUND)
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         self.end_of_all()
         arrived = self.peer.until(b"end")
         assert arrived.count(b"handler") == self.sent_by_handler, arrived
@@ -75,7 +75,7 @@ class SendFull(SendMany):
         except (omq.OmqError, TimeoutError):
             pass
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         self.end_of_all()
         until(lambda: b"end" in self.arrived, lambda: self.arrived, BOUND)
         mine = [message for message in self.arrived if message not in (b"handler", b"end")]
@@ -132,7 +132,7 @@ class SendNumberedFull(SendNumbered):
     options: ClassVar[dict[str, Any]] = {"send_hwm": 3}
     peer_options: ClassVar[dict[str, Any]] = {"recv_hwm": 3, "hello_message": b"hello"}
     may: ClassVar[list[bytes]] = SendFullOne.may
-    _take, settle = SendFull._take, SendFull.settle
+    _take, check_after = SendFull._take, SendFull.check_after
 
     def prepare(self) -> None:
         super().prepare()
@@ -162,7 +162,7 @@ class Request(InterruptedCall):
     def call(self) -> tuple[Callable[..., Any], list[Any]]:
         return self.one.send, [b"question"]
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         self.one.send(b"again", timeout=BOUND)
         while True:
             asked = self.peer("recv", timeout=BOUND)
@@ -188,4 +188,4 @@ class Publish(InterruptedCall):
     use = Send.use
     may: ClassVar[list[bytes]] = [b"0"]
     end_of_all = Send.end_of_all
-    settle = Send.settle
+    check_after = Send.check_after

@@ -1,4 +1,4 @@
-"""Streams under a storm of signals whose handlers raise, or call the library: `python -m` this with a name and seconds.
+"""Streams under a load of signals, whose handlers raise, or call the library: `python -m` this with a name and seconds.
 
 The moments are the system's. Each program ends by counting what arrived, and prints what went wrong, if anything did.
 What is taken goes into a list by C code alone, so that no bytecode of the program's own can lose it.
@@ -100,7 +100,7 @@ class SignalLoad:
         lost = self.raised - self.caught
         assert self.caught == self.raised, f"{lost} of {self.raised} exceptions vanished: {self.noise[:3]}"
         assert not self.noise, self.noise[:3]
-        assert self.raised > 20 or self._act, f"a storm of {self.raised} signals is none"
+        assert self.raised > 20 or self._act, f"{self.raised} signals are no load"
 
 
 class _Listener(logging.Handler):
@@ -180,16 +180,16 @@ def _receive(seconds: float, endpoint: str, how: str, beats: bool, hwm: int) -> 
     out: list[Any] = []
     end = time.monotonic() + seconds
     patience = _Patience(out)
-    with SignalLoad() as storm:
+    with SignalLoad() as load:
         while time.monotonic() < end:
-            storm.gather(out, calls[how]())
+            load.gather(out, calls[how]())
             patience.check()
     over.set()
     while sender.is_alive() or pull.poll(0.2):
         if pull.poll(0.05):
             out.extend(pull.recv_many())
     _whole(_received(out), sent)
-    storm.check()
+    load.check()
     context.term(0)
 
 
@@ -212,16 +212,16 @@ def _receive_from_loop(seconds: float, how: str) -> None:
     out: list[Any] = []
     end = time.monotonic() + seconds
     patience = _Patience(out)
-    with SignalLoad() as storm:
+    with SignalLoad() as load:
         while time.monotonic() < end:
-            storm.gather(out, map(pull.recv_many, [50] * 5) if how == "recv_many" else islice(pull, 50))
+            load.gather(out, map(pull.recv_many, [50] * 5) if how == "recv_many" else islice(pull, 50))
             patience.check()
     over.set()
     while sender.is_alive() or pull.poll(0.2):
         if pull.poll(0.05):
             out.extend(pull.recv_many())
     _whole(_received(out), sent)
-    storm.check()
+    load.check()
     context.term(0)
 
 
@@ -249,10 +249,10 @@ def _send_to_loop(seconds: float) -> None:
     push.wait_connected(timeout=STALL_TIMEOUT_S)
     tries = 0
     end = time.monotonic() + seconds
-    with SignalLoad(0.0003) as storm:
+    with SignalLoad(0.0003) as load:
         while time.monotonic() < end:
             batch = [b"%d" % n for n in range(tries, tries + 20)]
-            if not storm.gather([], map(push.send, batch)):
+            if not load.gather([], map(push.send, batch)):
                 accepted = push.peers[0].messages_out
                 limit = time.monotonic() + STALL_TIMEOUT_S
                 while len(got) < accepted:
@@ -264,7 +264,7 @@ def _send_to_loop(seconds: float) -> None:
     numbers = [int(message) for message in got[:-1]]
     assert numbers == sorted(set(numbers)), "a message arrived twice, or too late"
     assert len(got) == push.peers[0].messages_out if push.peers else True
-    storm.check()
+    load.check()
     push.stop()
     context.term(0)
 
@@ -288,11 +288,11 @@ def _send(seconds: float, endpoint: str) -> None:
     tries = 0
     notes: list[tuple[int, int]] = []
     done: list[None] = []
-    with SignalLoad() as storm:
+    with SignalLoad() as load:
         while time.monotonic() < end:
             del done[:]
             batch = [b"%d" % n for n in range(tries, tries + 200)]
-            storm.gather(done, map(push.send, batch))
+            load.gather(done, map(push.send, batch))
             notes.append((tries, len(done)))
             tries += 200
     push.send(b"-1", timeout=STALL_TIMEOUT_S)
@@ -307,7 +307,7 @@ def _send(seconds: float, endpoint: str) -> None:
         # One more than those that returned may have been taken: the call that was interrupted.
         more = [n for n in range(start + certain, start + 200) if n in arrived]
         assert more in ([], [start + certain]), f"{more[:3]} arrive, whose send did not return"
-    storm.check()
+    load.check()
     push.stop()
     pull.stop()
     context.term(0)
@@ -328,24 +328,24 @@ def _subscribe(seconds: float, endpoint: str) -> None:
     sub.wait_connected(timeout=STALL_TIMEOUT_S)
     want: set[bytes] = set()
     end = time.monotonic() + seconds
-    with SignalLoad() as storm:
+    with SignalLoad() as load:
         for number in itertools.count():
             if time.monotonic() > end:
                 break
             prefix = b"%08d" % number
-            while not storm.gather([], map(sub.subscribe, [prefix])):
+            while not load.gather([], map(sub.subscribe, [prefix])):
                 pass
             if number % 3:
                 want.add(prefix)
             else:
-                while not storm.gather([], map(sub.unsubscribe, [prefix])):
+                while not load.gather([], map(sub.unsubscribe, [prefix])):
                     pass
     sub.subscribe(b"end")
     pub.wait_subscribed(b"end", timeout=STALL_TIMEOUT_S)
     mine, theirs = _in_force(sub), _in_force(pub)
     assert want <= theirs, f"the publisher misses {len(want - theirs)} of {len(want)}: {sorted(want - theirs)[:3]}"
     assert mine == theirs, f"{len(mine ^ theirs)} differ: {sorted(mine ^ theirs)[:3]}"
-    storm.check()
+    load.check()
     context.term(0)
 
 
@@ -374,9 +374,9 @@ def _hear(seconds: float, endpoint: str) -> None:
     out: list[Any] = []
     end = time.monotonic() + seconds
     patience = _Patience(out)
-    with SignalLoad() as storm:
+    with SignalLoad() as load:
         while time.monotonic() < end:
-            storm.gather(out, islice(xpub, 20))
+            load.gather(out, islice(xpub, 20))
             patience.check()
     over.set()
     while b"\1end" not in out[-1000:]:
@@ -388,7 +388,7 @@ def _hear(seconds: float, endpoint: str) -> None:
     assert not silent, f"{len(silent)} are in force, and nobody was told: {sorted(silent)[:3]}"
     done.set()
     subscriber.join(STALL_TIMEOUT_S)
-    storm.check()
+    load.check()
     context.term(0)
 
 
@@ -420,16 +420,16 @@ def _live(seconds: float) -> None:
 
     lives = 0
     end = time.monotonic() + seconds
-    with SignalLoad(0.002) as storm:
+    with SignalLoad(0.002) as load:
         # A machine that is busy lets few of them come to their end between two signals.
         while time.monotonic() < end or (lives <= 10 and time.monotonic() < end + 20):
             done: list[Any] = []
-            storm.gather(done, map(operator.call, [life]))
+            load.gather(done, map(operator.call, [life]))
             lives += len(done)
             while sockets:
                 sockets.pop().close(0)
     assert lives > 10, lives
-    storm.check()
+    load.check()
     context.term(0)
     assert not any(thread.name == "omq-io" for thread in threading.enumerate())
 
@@ -437,18 +437,18 @@ def _live(seconds: float) -> None:
 def _terminate(seconds: float) -> None:
     """Contexts end in the main thread, and end for good when asked once more."""
     end = time.monotonic() + seconds
-    with SignalLoad(0.001) as storm:
+    with SignalLoad(0.001) as load:
         while time.monotonic() < end:
             context = omq.Context()
             pull = omq.PULL(context, bind="tcp://127.0.0.1:*")
             push = omq.PUSH(context, connect=pull.endpoints[0], linger=1)
             push.send(b"x")
-            while not storm.gather([], map(operator.call, [context.term])):
+            while not load.gather([], map(operator.call, [context.term])):
                 pass
             assert pull.closed
             assert push.closed
             assert not any(thread.name == "omq-io" for thread in threading.enumerate())
-    storm.check()
+    load.check()
 
 
 def _other_calls(seconds: float, endpoint: str) -> None:
@@ -472,10 +472,10 @@ def _other_calls(seconds: float, endpoint: str) -> None:
 
     out: list[Any] = []
     end = time.monotonic() + seconds
-    with SignalLoad(0.0005, act) as storm:
+    with SignalLoad(0.0005, act) as load:
         while time.monotonic() < end:
-            storm.gather([], map(push.send, [b"%d" % n for n in islice(numbers, 30)]))
-            storm.gather(out, map(pull.recv_many, [20]))
+            load.gather([], map(push.send, [b"%d" % n for n in islice(numbers, 30)]))
+            load.gather(out, map(pull.recv_many, [20]))
     while pull.poll(0.3):
         out.extend([pull.recv_many()])
     found = sorted(int(message) for message in _received(out) + by_handler)
@@ -483,7 +483,7 @@ def _other_calls(seconds: float, endpoint: str) -> None:
     assert len(found) == len(set(found)), "a message arrived twice"
     assert last - len(found) <= refused, f"{last - len(found)} of {last} are lost; {refused} calls were refused"
     assert by_handler
-    storm.check()
+    load.check()
     context.term(0)
 
 
@@ -512,7 +512,7 @@ def _close_anywhere(seconds: float, kind: str) -> None:
         context.term(0)
 
 
-STORMS: dict[str, Callable[[float], None]] = {
+LOADS: dict[str, Callable[[float], None]] = {
     "tcp-iteration": lambda s: _receive(s, "tcp://127.0.0.1:*", "iteration", True, 5),
     "tcp-recv-many": lambda s: _receive(s, "tcp://127.0.0.1:*", "recv_many", True, 1000),
     "ipc-recv-multipart": lambda s: _receive(s, "ipc://*", "recv_multipart", False, 50),
@@ -539,7 +539,7 @@ STORMS: dict[str, Callable[[float], None]] = {
 def main() -> None:
     name, seconds = sys.argv[1], float(sys.argv[2])
     faulthandler.dump_traceback_later(seconds + 25, exit=True)
-    STORMS[name](seconds)
+    LOADS[name](seconds)
     faulthandler.cancel_dump_traceback_later()
 
 

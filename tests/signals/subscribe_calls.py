@@ -38,7 +38,7 @@ class Subscribe(InterruptedCall):
         self.peer("wait_subscribed", b"end", timeout=BOUND)
         assert in_force(self.one) == in_force(self.peer.socket)
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         self.agree()
         self.again()
         self.one.subscribe(b"last")
@@ -67,7 +67,7 @@ class Unsubscribe(Subscribe):
         self.one.subscribe(b"handler")
         self.one.unsubscribe(b"handler")
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         self.agree()
         self.one.unsubscribe(b"old")
         self.one.subscribe(b"last")
@@ -86,7 +86,7 @@ class XSubscribe(InterruptedCall):
     def call(self) -> tuple[Callable[..., Any], list[Any]]:
         return self.one.send, [b"\1new"]
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         self.one.send(b"\1end")
         self.peer("wait_subscribed", b"end", timeout=BOUND)
         assert in_force(self.one) == in_force(self.peer.socket)
@@ -117,7 +117,7 @@ class HearSubscriptions(InterruptedCall):
     def results(self) -> Iterator[Any]:
         return map(self.one.recv_many, [5] * 3)
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         self.threads[0].join(BOUND)
         self.peer("subscribe", b"end")
         told = [message for some in self.out for message in some]
@@ -142,7 +142,7 @@ class WaitSubscribed(InterruptedCall):
     def results(self) -> Iterator[Any]:
         return repeat(self.one.wait_subscribed, 1)
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         self.one.wait_subscribed(b"a", timeout=BOUND)
         self.one.send(b"abc")
         assert self.peer("recv", timeout=BOUND) == b"abc"
@@ -159,7 +159,7 @@ class Join(InterruptedCall):
     def use(self) -> None:
         self.one.join("handler")
 
-    def settle(self) -> None:
+    def check_after(self) -> None:
         self.agree("end")
         if self.raised:
             self.make_sure()

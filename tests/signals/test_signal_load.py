@@ -1,24 +1,24 @@
-"""Signals at random moments of busy streams, with handlers that raise, end the socket, or use it (`storm.py`)."""
+"""Signals at random moments of busy streams, with handlers that raise, end the socket, or use it (`signal_load.py`)."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.signals.signal_load import STORMS
+from tests.signals.signal_load import LOADS
 
 pytestmark = pytest.mark.xdist_group("signals")
 
-STORM = "tests.signals.signal_load"
+PROGRAM = "tests.signals.signal_load"
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("run", [(200, STORM, storm, "0.3") for storm in STORMS], ids=STORMS, indirect=True)
-def test_a_short_storm(run):
+@pytest.mark.parametrize("run", [(200, PROGRAM, load, "0.3") for load in LOADS], ids=LOADS, indirect=True)
+def test_streams_under_signals(run):
     assert run.returncode == 0, run.stderr[-6000:]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("run", [(60, STORM, storm, "20") for storm in STORMS], ids=STORMS, indirect=True)
-def test_a_long_storm(run):
+@pytest.mark.parametrize("run", [(60, PROGRAM, load, "20") for load in LOADS], ids=LOADS, indirect=True)
+def test_streams_under_signals_for_long(run):
     assert run.returncode == 0, run.stderr[-6000:]

@@ -32,10 +32,10 @@ from tests.support.socket_types import PAIRS, joined
 GROWTH = 2**20  # bytes that ten minutes may add: the regression over everything after warming up
 WARM = 0.25  # of the time, and two minutes at most: what is opened and filled until then stays
 SAMPLE = 2.0  # seconds between two samples
-PAUSE = 0.03  # seconds between two messages of a player, about: the machine has other things to do
+PAUSE = 0.03  # seconds between two messages of a task, about: the machine has other things to do
 _PAGE = resource.getpagesize()
 
-Play = Callable[["SoakEndpoints", random.Random], Awaitable[None]]
+Task = Callable[["SoakEndpoints", random.Random], Awaitable[None]]
 
 
 class SoakEndpoints:
@@ -51,61 +51,61 @@ class SoakEndpoints:
         self.inner = "inproc://soak"
 
 
-# ------------------------------------------------------------------ players in this process: asyncio
+# ------------------------------------------------------------------ tasks in this process: asyncio
 
 
-async def pipeline(stage: SoakEndpoints, chance: random.Random) -> None:
+async def pipeline(shared: SoakEndpoints, chance: random.Random) -> None:
     """Workers join and leave a PUSH, in order or not."""
-    async with omq.asyncio.PUSH(stage.context, bind=stage.work, send_timeout=1.0, linger=0) as push:
-        while not stage.over.is_set():
+    async with omq.asyncio.PUSH(shared.context, bind=shared.work, send_timeout=1.0, linger=0) as push:
+        while not shared.over.is_set():
             with contextlib.suppress(omq.Timeout):
                 await push.send(os.urandom(chance.choice([10, 200, 5000, 50000])))
-                stage.counts["pushed"] += 1
+                shared.counts["pushed"] += 1
             await asyncio.sleep(PAUSE / 5)
 
 
-async def worker(stage: SoakEndpoints, chance: random.Random) -> None:
-    while not stage.over.is_set():
-        pull = omq.asyncio.PULL(stage.context, connect=stage.work, linger=0)
+async def worker(shared: SoakEndpoints, chance: random.Random) -> None:
+    while not shared.over.is_set():
+        pull = omq.asyncio.PULL(shared.context, connect=shared.work, linger=0)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(chance.random()):
                 async for _ in pull:
-                    stage.counts["pulled"] += 1
+                    shared.counts["pulled"] += 1
         if chance.random() < 0.5:
             await pull.close()
         else:
             pull.stop()
 
 
-async def feed(stage: SoakEndpoints, chance: random.Random) -> None:
-    async with omq.asyncio.XPUB(stage.context, bind=[stage.feed, stage.inner], send_hwm=100) as pub:
-        while not stage.over.is_set():
+async def feed(shared: SoakEndpoints, chance: random.Random) -> None:
+    async with omq.asyncio.XPUB(shared.context, bind=[shared.feed, shared.inner], send_hwm=100) as pub:
+        while not shared.over.is_set():
             await pub.send_multipart([chance.choice([b"a", b"b", b"ab"]), b"x" * chance.choice([10, 3000])])
             while await pub.poll(0):
                 await pub.recv()
-                stage.counts["subscriptions"] += 1
-            stage.counts["published"] += 1
+                shared.counts["subscriptions"] += 1
+            shared.counts["published"] += 1
             await asyncio.sleep(PAUSE / 3)
 
 
-async def reader(stage: SoakEndpoints, chance: random.Random) -> None:
-    while not stage.over.is_set():
-        where = chance.choice([stage.feed, stage.inner])
+async def reader(shared: SoakEndpoints, chance: random.Random) -> None:
+    while not shared.over.is_set():
+        where = chance.choice([shared.feed, shared.inner])
         async with omq.asyncio.SUB(
-            stage.context, connect=where, subscribe=[b"a", b"b"][: chance.choice([1, 2])]
+            shared.context, connect=where, subscribe=[b"a", b"b"][: chance.choice([1, 2])]
         ) as sub:
             for _ in range(chance.randrange(40)):
                 with contextlib.suppress(omq.Timeout):
                     await sub.recv_multipart(timeout=0.1)
-                    stage.counts["read"] += 1
+                    shared.counts["read"] += 1
             sub.subscribe(b"ab")
             sub.unsubscribe(b"ab")
 
 
-async def cancelled(stage: SoakEndpoints, chance: random.Random) -> None:
+async def cancelled(shared: SoakEndpoints, chance: random.Random) -> None:
     """Calls that are cut off, on sockets that nobody answers."""
-    while not stage.over.is_set():
-        dealer = omq.asyncio.DEALER(stage.context, connect="tcp://127.0.0.1:9", reconnect_interval=0.05, send_hwm=3)
+    while not shared.over.is_set():
+        dealer = omq.asyncio.DEALER(shared.context, connect="tcp://127.0.0.1:9", reconnect_interval=0.05, send_hwm=3)
         tasks = [asyncio.ensure_future(dealer.recv()) for _ in range(3)]
         tasks += [asyncio.ensure_future(dealer.send(b"x" * 100)) for _ in range(5)]
         await asyncio.sleep(chance.random() / 10)
@@ -113,26 +113,26 @@ async def cancelled(stage: SoakEndpoints, chance: random.Random) -> None:
             task.cancel()
         await asyncio.wait(tasks)
         await dealer.close(linger=0.01)
-        stage.counts["cancelled"] += len(tasks)
+        shared.counts["cancelled"] += len(tasks)
 
 
-# ------------------------------------------------------------------ players in this process: blocking
+# ------------------------------------------------------------------ tasks in this process: blocking
 
 
-def service(stage: SoakEndpoints) -> None:
+def service(shared: SoakEndpoints) -> None:
     """A ROUTER that answers clients of this process and of others."""
-    with omq.ROUTER(stage.context, bind="tcp://127.0.0.1:*") as router:
-        stage.service = router.endpoints[0]
-        while not stage.over.is_set():
+    with omq.ROUTER(shared.context, bind="tcp://127.0.0.1:*") as router:
+        shared.service = router.endpoints[0]
+        while not shared.over.is_set():
             with contextlib.suppress(omq.Timeout):
                 router.send_multipart(router.recv_multipart(timeout=0.2))
-                stage.counts["served"] += 1
+                shared.counts["served"] += 1
 
 
-def client(stage: SoakEndpoints, chance: random.Random) -> None:
-    while not stage.over.is_set():
+def client(shared: SoakEndpoints, chance: random.Random) -> None:
+    while not shared.over.is_set():
         kind = chance.choice([omq.REQ, omq.DEALER])
-        with kind(stage.context, connect=stage.service, linger=0.1, identity=b"") as one:
+        with kind(shared.context, connect=shared.service, linger=0.1, identity=b"") as one:
             for _ in range(chance.randrange(20)):
                 message = [b"x" * chance.choice([1, 100, 20000])] * chance.choice([1, 3])
                 one.send_multipart(message)
@@ -140,13 +140,13 @@ def client(stage: SoakEndpoints, chance: random.Random) -> None:
                     assert one.recv_multipart(timeout=1) == message
                 except omq.Timeout:
                     break  # a REQ may not ask again; at the end of the soak nobody answers
-                stage.counts["answered"] += 1
+                shared.counts["answered"] += 1
                 time.sleep(PAUSE)
 
 
-def pairs(stage: SoakEndpoints, chance: random.Random) -> None:
+def pairs(shared: SoakEndpoints, chance: random.Random) -> None:
     """Contexts come and go, too, with each type whose messages have one part."""
-    while not stage.over.is_set():
+    while not shared.over.is_set():
         with omq.Context() as context:
 
             def make(kind: str, context: omq.Context = context, **options: Any) -> Any:
@@ -158,7 +158,7 @@ def pairs(stage: SoakEndpoints, chance: random.Random) -> None:
             for _ in range(10):
                 one.send(b"x" * 1000, **route)
                 other.recv(timeout=1)
-                stage.counts["paired"] += 1
+                shared.counts["paired"] += 1
             ends = [one.close, one.stop, other.close, other.stop]
             chance.choice(ends)()
             one.close()
@@ -181,20 +181,20 @@ def outsider(stage_work: str, stage_feed: str, service_at: str, seed: int) -> No
             one.recv_multipart()
 
 
-def visit(stage: SoakEndpoints, chance: random.Random) -> None:
+def visit(shared: SoakEndpoints, chance: random.Random) -> None:
     """Starts processes, stops some for a moment, and kills them all."""
-    while not stage.over.is_set():
-        command = [sys.executable, "-m", "tests.soak.soak", "--outsider", stage.work, stage.feed, stage.service]
+    while not shared.over.is_set():
+        command = [sys.executable, "-m", "tests.soak.soak", "--outsider", shared.work, shared.feed, shared.service]
         child = os.posix_spawn(sys.executable, command, os.environ)
-        stage.counts["processes"] += 1
-        stage.over.wait(1 + chance.random())
+        shared.counts["processes"] += 1
+        shared.over.wait(1 + chance.random())
         if chance.random() < 0.5:
             os.kill(child, signal.SIGSTOP)
-            stage.over.wait(chance.random())
+            shared.over.wait(chance.random())
             os.kill(child, signal.SIGCONT)
         os.kill(child, chance.choice([signal.SIGKILL, signal.SIGTERM]))
         os.waitpid(child, 0)
-        stage.over.wait(2)
+        shared.over.wait(2)
 
 
 # ------------------------------------------------------------------ the run
@@ -217,32 +217,32 @@ def slope(samples: list[tuple[float, float]]) -> float:
     return (600 if span > 300 else span) * sum((when - middle) * (value - mean) for when, value in samples) / spread
 
 
-async def _players(stage: SoakEndpoints, seed: int) -> None:
-    plays: list[Play] = [pipeline, worker, worker, worker, feed, reader, reader, cancelled]
+async def _asyncio_tasks(shared: SoakEndpoints, seed: int) -> None:
+    tasks: list[Task] = [pipeline, worker, worker, worker, feed, reader, reader, cancelled]
     async with asyncio.TaskGroup() as group:
-        for number, play in enumerate(plays):
-            group.create_task(play(stage, random.Random(seed + number)))
+        for number, play in enumerate(tasks):
+            group.create_task(play(shared, random.Random(seed + number)))
 
 
-def _start(stage: SoakEndpoints, seed: int, failures: list[str]) -> list[threading.Thread]:
+def _start(shared: SoakEndpoints, seed: int, failures: list[str]) -> list[threading.Thread]:
     def guarded(work: Callable[..., Any], *arguments: Any) -> threading.Thread:
         def run() -> None:
             try:
                 work(*arguments)
             except BaseException as error:
                 failures.append(f"{work.__name__}: {error!r}")
-                stage.over.set()
+                shared.over.set()
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         return thread
 
-    threads = [guarded(service, stage)]
-    while not stage.service.split(":")[-1].isdigit() and not stage.over.wait(0.01):
+    threads = [guarded(service, shared)]
+    while not shared.service.split(":")[-1].isdigit() and not shared.over.wait(0.01):
         pass
-    threads.append(guarded(lambda: uvloop.run(_players(stage, seed))))
+    threads.append(guarded(lambda: uvloop.run(_asyncio_tasks(shared, seed))))
     for number, play in enumerate((client, client, pairs, visit)):
-        threads.append(guarded(play, stage, random.Random(seed + 100 + number)))
+        threads.append(guarded(play, shared, random.Random(seed + 100 + number)))
     return threads
 
 
@@ -251,24 +251,24 @@ def soak(minutes: float, seed: int) -> int:
     failures: list[str] = []
     samples: list[tuple[float, tuple[int, int, int]]] = []
     with tempfile.TemporaryDirectory(prefix="omq-") as folder:
-        stage = SoakEndpoints(folder)
-        threads = _start(stage, seed, failures)
+        shared = SoakEndpoints(folder)
+        threads = _start(shared, seed, failures)
         begun = told = time.monotonic()
         print(f"{'s':>6} {'MiB':>8} {'fds':>5} {'threads':>8}  counts", flush=True)
-        while time.monotonic() - begun < 60 * minutes and not stage.over.wait(SAMPLE):
+        while time.monotonic() - begun < 60 * minutes and not shared.over.wait(SAMPLE):
             gc.collect()
             samples.append((time.monotonic() - begun, sample()))
             if samples[-1][0] - told + begun > 15 or len(samples) == 1:
                 told = time.monotonic()
                 when, (memory, descriptors, count) = samples[-1]
-                counts = ", ".join(f"{name} {number}" for name, number in sorted(stage.counts.items()))
+                counts = ", ".join(f"{name} {number}" for name, number in sorted(shared.counts.items()))
                 print(f"{when:6.0f} {memory / 2**20:8.2f} {descriptors:5} {count:8}  {counts}", flush=True)
-        stage.over.set()
+        shared.over.set()
         for thread in threads:
             thread.join(20)
             if thread.is_alive():
                 failures.append(f"{thread} does not end")
-        stage.context.term(linger=0)
+        shared.context.term(linger=0)
     return _verdict(samples, minutes, failures)
 
 

@@ -24,7 +24,7 @@ EXECUTOR_TIMEOUT_S = 120.0  # seconds that an executor may take to come, or a ki
 SUBSCRIBING = 300.0  # seconds that a PUB waits for its subscription: Spark starts meanwhile
 ALONE = 3  # microbatches that do not wait for the successor of a killed executor
 DIGITS = 8  # of a message's number, which it begins with
-STAGE = "number bigint, sequence bigint, host string"
+COLUMNS = "number bigint, sequence bigint, host string"
 END = -1  # stands for a number in the row that a task ends with
 
 
@@ -249,11 +249,11 @@ class Driver:
         """Has a microbatch read on its host."""
         return self.gate.only(self.reader(number))
 
-    def run(self, stage: Callable[[Iterator[Any]], Iterator[Any]] | None, sink: Callable[[Any, int], None]) -> None:
+    def run(self, work: Callable[[Iterator[Any]], Iterator[Any]] | None, sink: Callable[[Any, int], None]) -> None:
         """Runs the query until standard input ends; tells if it fails."""
         frame = self._spark.readStream.format("omq").options(**self._options).load()
-        if stage is not None:
-            frame = frame.mapInArrow(stage, STAGE)
+        if work is not None:
+            frame = frame.mapInArrow(work, COLUMNS)
         # The driver alone writes it, so it may stand where the executors do not see it.
         query = frame.writeStream.foreachBatch(sink).option("checkpointLocation", f"/tmp/{os.getpid()}").start()
 

@@ -24,7 +24,7 @@ PHONE = (390, 844)
 DESKTOP = (1280, 800)
 
 
-class Stage:
+class StatsServer:
     """A server in a thread of its own, which serves `stats`."""
 
     def __init__(self) -> None:
@@ -59,23 +59,23 @@ def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
-    made = Stage()
+def server() -> Iterator[StatsServer]:
+    made = StatsServer()
     made.start()
     yield made
     made.end()
 
 
 @pytest.fixture
-def look(window: Browser, stage: Stage) -> Callable[..., Browser]:
+def look(window: Browser, server: StatsServer) -> Callable[..., Browser]:
     """Opens the page, and waits until it shows the statistics."""
 
     def opened(*topics: Any, size: tuple[int, int] = DESKTOP, **changes: Any) -> Browser:
-        stage.stats = statistics(*topics, **changes)
+        server.stats = statistics(*topics, **changes)
         window.size(*size)
         window.prefer("light")
         window.complaints()
-        window.driver.get(stage.url)
+        window.driver.get(server.url)
         until(lambda: window.text("#state") not in ("", "asking"), "the page shows nothing")
         return window
 
@@ -117,23 +117,25 @@ def test_the_page_shows_a_busy_broker(look: Callable[..., Browser]) -> None:
     assert window.complaints() == []
 
 
-def test_the_page_refreshes_itself_and_leaves_open_what_is_open(look: Callable[..., Browser], stage: Stage) -> None:
+def test_the_page_refreshes_itself_and_leaves_open_what_is_open(
+    look: Callable[..., Browser], server: StatsServer
+) -> None:
     window = look(topic("prices", 1))
     window.run("document.querySelector('details').open = true; window.still = document.querySelector('details')")
     for name in ("in", "out"):
         assert "0 /s" in window.text(f"#tile-{name}")
     busy = topic("prices", 1, last=6000, published=6000, delivered=18000, published_bytes=6_240_000)
-    stage.stats = statistics(busy, topic("added", 2), uptime=105.0)
+    server.stats = statistics(busy, topic("added", 2), uptime=105.0)
     until(lambda: "11 \u2013 6,000" in window.text("#topics"), "no refresh")
     assert window.text("#title") == "Topics (2)"
     assert window.run("return window.still.open && window.still === document.querySelectorAll('details')[1]")
     assert "/s" in window.text("#tile-in")
     assert "0 /s" not in window.text("#tile-in").split("\n")
-    stage.stats = statistics(topic("added", 2))
+    server.stats = statistics(topic("added", 2))
     until(lambda: window.text("#title") == "Topics (1)")
 
 
-def test_the_page_asks_for_what_is_new_only(look: Callable[..., Browser], stage: Stage) -> None:
+def test_the_page_asks_for_what_is_new_only(look: Callable[..., Browser], server: StatsServer) -> None:
     others = [topic(f"t{number}", number) for number in range(1, 21)]
     window = look(*others)
     window.run("""
@@ -146,12 +148,12 @@ def test_the_page_asks_for_what_is_new_only(look: Callable[..., Browser], stage:
         };
     """)
     until(lambda: window.run("return window.got.includes(0)"), "topics that are the same are sent again")
-    stage.stats = statistics(*others[:4], topic("t5", 5, last=7000), *others[5:])
+    server.stats = statistics(*others[:4], topic("t5", 5, last=7000), *others[5:])
     until(lambda: "11 \u2013 7,000" in window.text("#topics"), "no refresh")
     assert max(window.run("return window.got")) == 1
-    stage.stop()
-    stage.start(stage.url.removeprefix("http://"))
-    stage.stats = statistics(topic("a", 99), *others[:4], *others[5:])
+    server.stop()
+    server.start(server.url.removeprefix("http://"))
+    server.stats = statistics(topic("a", 99), *others[:4], *others[5:])
     until(lambda: "Topics (20)" in window.text("#title") and "t5" not in window.text("#topics").split())
     assert window.run("return document.querySelectorAll('details').length") == 20
 
@@ -198,13 +200,13 @@ def test_trouble_is_not_to_be_overlooked(
     assert window.run("return document.querySelector('.note').getBoundingClientRect().top") < 200
 
 
-def test_a_lost_broker_is_reported_and_found_again(look: Callable[..., Browser], stage: Stage) -> None:
+def test_a_lost_broker_is_reported_and_found_again(look: Callable[..., Browser], server: StatsServer) -> None:
     window = look(topic("prices", 1))
-    stage.stop()
+    server.stop()
     until(lambda: window.text("#state") == "no answer")
     assert "does not answer" in window.text("#notes")
     assert "prices" in window.text("#topics")
-    stage.start(stage.url.removeprefix("http://"))
+    server.start(server.url.removeprefix("http://"))
     until(lambda: window.text("#state") == "serving")
     assert window.text("#notes") == ""
 

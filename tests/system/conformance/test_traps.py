@@ -18,8 +18,8 @@ from bench.peers.bare_connections import GREETING
 from tests.support.waits import BOUND, until
 
 
-def hands(endpoint, kind):
-    """A connection that has shaken hands by hand, as a socket type of that name."""
+def raw_connection(endpoint, kind):
+    """A connection that has made the handshake as a socket of this type."""
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     sock = socket.create_connection((host, int(port)), timeout=BOUND)
     body = b"\x05READY\x0bSocket-Type" + len(kind).to_bytes(4, "big") + kind
@@ -39,7 +39,7 @@ def test_a_flood_of_empty_parts_that_never_ends_costs_its_sender_the_connection(
     """Each frame is within every limit of size; only the number of parts is not."""
     pull = twin("PULL", bind="tcp://127.0.0.1:*", max_parts=1000)
     good = twin("PUSH", connect=pull.endpoints[0])
-    with hands(pull.endpoints[0], b"PUSH") as flood:
+    with raw_connection(pull.endpoints[0], b"PUSH") as flood:
         pull.wait_connected(2, timeout=BOUND)
         before = resident()
         with pytest.raises(OSError, match=r"reset|pipe"):  # noqa: PT012
@@ -162,7 +162,7 @@ def test_a_cancelled_send_never_tears_a_message(tmp_path, transport):
 def test_control_traffic_does_not_queue_behind_data(twin):
     """A subscription gets through while the other direction is full of messages that nobody takes."""
     pub = twin("XPUB", bind="tcp://127.0.0.1:*", send_hwm=1000)
-    with hands(pub.endpoints[0], b"SUB") as sub:
+    with raw_connection(pub.endpoints[0], b"SUB") as sub:
         sub.sendall(b"\0\1\1")
         assert pub.recv(timeout=BOUND) == b"\1"
         for _ in range(200):

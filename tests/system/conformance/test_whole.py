@@ -15,7 +15,7 @@ import pytest
 import omq
 from bench.peers.bare_connections import GREETING
 from tests.support.waits import BOUND, until
-from tests.system.conformance.test_traps import hands
+from tests.system.conformance.test_traps import raw_connection
 
 LARGE = 16 << 20
 
@@ -102,7 +102,7 @@ def test_a_message_whose_sender_dies_in_the_middle_is_none(twin, kinds, half, re
     kind, theirs = kinds
     socket = twin(kind, bind="tcp://127.0.0.1:*", **({"subscribe": b""} if kind == "SUB" else {}))
     envelope = b"\1\0" if kind == "REP" else b""
-    peer = hands(socket.endpoints[0], theirs)
+    peer = raw_connection(socket.endpoints[0], theirs)
     peer.sendall(envelope + WHOLE + envelope + HALVES[half])
     assert socket.recv_multipart(timeout=BOUND)[-1] == b"whole"
     if kind == "REP":
@@ -113,7 +113,7 @@ def test_a_message_whose_sender_dies_in_the_middle_is_none(twin, kinds, half, re
     peer.close()
     until(lambda: not socket.peers)
     assert not socket.poll(0.02)
-    peer = hands(socket.endpoints[0], theirs)
+    peer = raw_connection(socket.endpoints[0], theirs)
     peer.sendall(envelope + b"\0\4next")
     assert socket.recv_multipart(timeout=BOUND)[-1] == b"next"
     peer.close()
@@ -124,14 +124,14 @@ def test_a_call_that_receives_into_a_buffer_survives_the_sender_in_the_middle(tw
     pull = twin("PULL", bind="tcp://127.0.0.1:*")
     buffer = bytearray(1 << 20)
     taking = twin.spawn(pull, "recv_into", buffer, timeout=BOUND)
-    dying = hands(pull.endpoints[0], b"PUSH")
+    dying = raw_connection(pull.endpoints[0], b"PUSH")
     until(lambda: pull.peers)
     dying.sendall(b"\2" + (1 << 20).to_bytes(8, "big") + b"d" * 700_000)
     until(lambda: pull.peers[0].bytes_in > 600_000)
     dying.close()
     until(lambda: not pull.peers)
     assert not taking.done()
-    good = hands(pull.endpoints[0], b"PUSH")
+    good = raw_connection(pull.endpoints[0], b"PUSH")
     good.sendall(b"\2" + (900_000).to_bytes(8, "big") + b"g" * 900_000)
     assert taking.result() == 900_000
     assert buffer[:900_000] == b"g" * 900_000
@@ -168,7 +168,7 @@ def test_who_comes_back_does_not_overtake_what_it_said_before(twin, inproc, tran
 
 
 def accepted(server):
-    """A connection that a dialler has made, its hands shaken as a PUSH."""
+    """A connection that a dialler has made, with the handshake of a PUSH."""
     peer, _ = server.accept()
     peer.settimeout(BOUND)
     peer.sendall(GREETING + b"\4\x1a\5READY\x0bSocket-Type\0\0\0\4PUSH")

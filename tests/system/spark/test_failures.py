@@ -30,14 +30,14 @@ reader = spark.read.format("omq").option("socket", "PULL").option("connect", sys
 frame = reader.option("maxRows", 1000).option("columns", "sequence").load()
 marker = sys.argv[3]
 
-def stage(batches):
+def pass_on(batches):
     for batch in batches:
         yield batch
         if not os.path.exists(marker):
             open(marker, "w").close()
             os.kill(os.getpid(), 9)
 
-print("rows", frame.mapInArrow(stage, "sequence bigint").count(), flush=True)
+print("rows", frame.mapInArrow(pass_on, "sequence bigint").count(), flush=True)
 """
 STREAM = """
 reader = spark.readStream.format("omq").option("socket", "PULL").option("connect", sys.argv[2])

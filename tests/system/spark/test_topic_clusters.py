@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.slow, pytest.mark.ti
 
 COUNT = 3000
 
-#: Reads and writes everything there is, with what disturbs it in a stage between.
+#: Reads and writes everything there is, with a disturbance between them.
 CODE = """
 from tests.system.spark.test_topic_clusters import DISTURBANCES
 from tests.system.spark.topic_io import configured, read, sink, stream
@@ -24,17 +24,17 @@ for name, value in arguments.get("conf", {}).items():
     spark.conf.set(name, value)
 url, disturb = arguments["url"], DISTURBANCES[arguments["disturbed"]]
 
-def stage(batches):
+def disturbed(batches):
     yield from disturb(batches, arguments["marker"])
 
 options = {"topic": "in", "startingOffsets": "earliest", "minPartitions": 2, "batchBytes": "10k"}
 kind = "value binary, key binary, headers map<string,binary>"
 if arguments["how"] == "batch":
-    frame = read(spark, url, **options).select("value", "key", "headers").mapInArrow(stage, kind)
+    frame = read(spark, url, **options).select("value", "key", "headers").mapInArrow(disturbed, kind)
     configured(frame.write, url, {"topic": "out"}).mode("append").save()
 else:
     frame = stream(spark, url, maxRowsPerTrigger=1000, **options).select("value", "key", "headers")
-    writer = sink(frame.mapInArrow(stage, kind), url, arguments["checkpoint"], topic="out")
+    writer = sink(frame.mapInArrow(disturbed, kind), url, arguments["checkpoint"], topic="out")
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
 tell(done=True)

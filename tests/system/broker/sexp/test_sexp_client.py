@@ -23,13 +23,13 @@ V2 = b"\x00\x00\x00\x00\x00\x00\x00\x02"
 
 
 @pytest.fixture
-def stage():
-    with ServerThread() as stage:
-        yield stage
+def running():
+    with ServerThread() as running:
+        yield running
 
 
-def test_create_publish_and_replay(stage):
-    with Client(stage.endpoint) as client:
+def test_create_publish_and_replay(running):
+    with Client(running.endpoint) as client:
         topic = client.create("my topic", persistence="weak")
         assert client.create("my topic", persistence="weak") == topic
         assert client.publish("my topic", b"AAPL 189.95") == 1
@@ -48,8 +48,8 @@ def test_create_publish_and_replay(stage):
             assert next(subscription).id == 1001
 
 
-def test_what_is_refused(stage):
-    with Client(stage.endpoint) as client:
+def test_what_is_refused(running):
+    with Client(running.endpoint) as client:
         with pytest.raises(BrokerError, match="Subscribe nothing: there is no topic"):
             client.subscribe("nothing")
         with pytest.raises(BrokerError, match="Publish nothing: there is no topic"):
@@ -68,26 +68,26 @@ def test_what_is_refused(stage):
             client.subscribe("t")
 
 
-def test_version_1_only_subscribes(stage):
-    stage.create("t")
-    with Client(stage.endpoint, version=1, client="one") as client:
-        until(lambda: set(stage.server.clients) == {b"one"})
+def test_version_1_only_subscribes(running):
+    running.create("t")
+    with Client(running.endpoint, version=1, client="one") as client:
+        until(lambda: set(running.server.clients) == {b"one"})
         with pytest.raises(StateError):
             client.publish("t", b"")
         with client.subscribe("t") as subscription:
-            stage.publish("t", b"a")
+            running.publish("t", b"a")
             assert subscription.recv(timeout=5).body == b"a"
     with pytest.raises(StateError):
-        Client(stage.endpoint, version=3)
+        Client(running.endpoint, version=3)
 
 
-def test_a_deleted_topic_ends_its_subscription_alone(stage):
-    stage.create("t")
-    stage.create("u")
-    with Client(stage.endpoint) as client, client.subscribe("u") as other:
+def test_a_deleted_topic_ends_its_subscription_alone(running):
+    running.create("t")
+    running.create("u")
+    with Client(running.endpoint) as client, client.subscribe("u") as other:
         subscription = client.subscribe("t")
-        stage.publish("t", b"last")
-        stage.delete("t")
+        running.publish("t", b"last")
+        running.delete("t")
         assert subscription.recv(timeout=5).body == b"last"
         with pytest.raises(BrokerError, match="'t' was deleted"):
             subscription.recv(timeout=5)
@@ -95,58 +95,58 @@ def test_a_deleted_topic_ends_its_subscription_alone(stage):
         assert other.recv(timeout=5).body == b"a"
 
 
-def test_where_a_replay_begins_is_noted(stage):
-    stage.create("t", max_messages=1)
-    stage.publish("t", b"a")
-    stage.publish("t", b"b")
-    with Client(stage.endpoint) as client, client.subscribe("t", replay=0) as subscription:
+def test_where_a_replay_begins_is_noted(running):
+    running.create("t", max_messages=1)
+    running.publish("t", b"a")
+    running.publish("t", b"b")
+    with Client(running.endpoint) as client, client.subscribe("t", replay=0) as subscription:
         assert subscription.recv(timeout=5).id == 2
         assert "begins with 2" in subscription.note
 
 
 def test_a_busy_program_stays_connected():
-    with ServerThread(Limits(ping_interval=0.05)) as stage:
-        stage.create("t")
-        with Client(stage.endpoint) as client, client.subscribe("t") as subscription:
-            (connection,) = stage.server.connections
+    with ServerThread(Limits(ping=0.05)) as running:
+        running.create("t")
+        with Client(running.endpoint) as client, client.subscribe("t") as subscription:
+            (connection,) = running.server.connections
             until(lambda: connection.transport.queued > 200)  # some twenty pings
-            stage.publish("t", b"a")
+            running.publish("t", b"a")
             assert subscription.recv(timeout=5).body == b"a"
 
 
-def test_a_slow_program_holds_up_the_server_and_loses_nothing(stage, monkeypatch):
+def test_a_slow_program_holds_up_the_server_and_loses_nothing(running, monkeypatch):
     monkeypatch.setattr("omq.broker.sexp.client.MAX_BACKLOG_BYTES", 1 << 20)
-    stage.create("t")
+    running.create("t")
     body = bytes(64 << 10)
-    with Client(stage.endpoint) as client, client.subscribe("t") as subscription:
+    with Client(running.endpoint) as client, client.subscribe("t") as subscription:
         for _ in range(500):
-            stage.publish("t", body)
-        (connection,) = stage.server.connections
+            running.publish("t", body)
+        (connection,) = running.server.connections
         until(lambda: connection.transport.unsent)
         assert [subscription.recv(timeout=5).id for _ in range(500)] == list(range(1, 501))
 
 
-def test_a_lost_connection_and_how_to_go_on(stage):
-    stage.create("t")
-    with Client(stage.endpoint, client="one") as client:
+def test_a_lost_connection_and_how_to_go_on(running):
+    running.create("t")
+    with Client(running.endpoint, client="one") as client:
         subscription = client.subscribe("t")
-        stage.publish("t", b"a", b"b", b"c")
+        running.publish("t", b"a", b"b", b"c")
         last = subscription.recv(timeout=5).id
-        (connection,) = stage.server.connections
-        stage.on_loop(connection.transport.close)
-        until(lambda: not stage.server.connections)
+        (connection,) = running.server.connections
+        running.on_loop(connection.transport.close)
+        until(lambda: not running.server.connections)
         assert [subscription.recv(timeout=5).id for _ in range(2)] == [2, 3]
         with pytest.raises(ClosedError):
             subscription.recv(timeout=5)
         with pytest.raises(ClosedError):
             client.publish("t", b"")
-        with Client(stage.endpoint, client="one") as again, again.subscribe("t", replay=last) as subscription:
+        with Client(running.endpoint, client="one") as again, again.subscribe("t", replay=last) as subscription:
             assert [subscription.recv(timeout=5).id for _ in range(2)] == [2, 3]
 
 
-def test_a_second_client_of_one_id(stage):
-    with Client(stage.endpoint, client="one"):
-        second = Client(stage.endpoint, client="one")
+def test_a_second_client_of_one_id(running):
+    with Client(running.endpoint, client="one"):
+        second = Client(running.endpoint, client="one")
         with pytest.raises((ClosedError, BrokerError), match="connected already"):
             second.create("t")
         second.close()
@@ -205,9 +205,9 @@ def test_a_server_that_does_not_answer():
             client.create("t")
 
 
-def test_closed_from_another_thread(stage):
-    stage.create("t")
-    client = Client(stage.endpoint)
+def test_closed_from_another_thread(running):
+    running.create("t")
+    client = Client(running.endpoint)
     subscription = client.subscribe("t")
     found: list[Exception] = []
 
@@ -242,25 +242,25 @@ def test_the_topics_of_both_servers_are_the_same():
 
 
 @pytest.mark.parametrize("endpoint", ["tcp://localhost:*", "tcp://*:0", "tcp://[::1]:*"])
-def test_where_a_server_listens(stage, endpoint):
-    server = SexpServer(stage.broker)
+def test_where_a_server_listens(running, endpoint):
+    server = SexpServer(running.broker)
     try:
-        found = stage.call(server.start(endpoint))
+        found = running.call(server.start(endpoint))
     except BindError:
         pytest.skip("this machine has no such address")
     with Client(found.replace("0.0.0.0", "127.0.0.1")) as client:
         assert client.create("t", persistence="weak") == 1
-    stage.call(server.close())
+    running.call(server.close())
 
 
 @pytest.mark.parametrize("endpoint", ["", "tcp://", "tcp://a", "udp://a:1", "tcp://a:x", "tcp://a:65536", "tcp://:1"])
-def test_where_no_server_listens(stage, endpoint):
+def test_where_no_server_listens(running, endpoint):
     with pytest.raises(EndpointError):
-        stage.call(SexpServer(stage.broker).start(endpoint))
+        running.call(SexpServer(running.broker).start(endpoint))
     with pytest.raises(EndpointError):
         Client(endpoint)
 
 
-def test_a_port_in_use(stage):
+def test_a_port_in_use(running):
     with pytest.raises(BindError):
-        stage.call(SexpServer(stage.broker).start(stage.endpoint))
+        running.call(SexpServer(running.broker).start(running.endpoint))

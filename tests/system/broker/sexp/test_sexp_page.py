@@ -34,10 +34,10 @@ def test_there_are_talks():
 
 @pytest.mark.parametrize("talk", TALKS, ids=[talk.splitlines()[0] for talk in TALKS])
 def test_a_talk(talk):
-    with ServerThread() as stage:
-        assert stage.create("prices") == 1
-        stage.publish("prices", b"AAPL 189.95")
-        with Peer(stage.address) as peer:
+    with ServerThread() as running:
+        assert running.create("prices") == 1
+        running.publish("prices", b"AAPL 189.95")
+        with Peer(running.address) as peer:
             for line in talk.splitlines():
                 who, _, text = line.partition("  ")
                 if who == "client":
@@ -51,8 +51,8 @@ def test_a_talk(talk):
 
 
 def test_the_program_needs_no_library():
-    with ServerThread() as stage:
-        program = PROGRAM.replace("7777", str(stage.address[1]))
+    with ServerThread() as running:
+        program = PROGRAM.replace("7777", str(running.address[1]))
         done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=30)
     assert (done.stdout, done.stderr) == (PRINTED, "")
     assert re.findall(r"^(?:import|from) (\w+)", program, re.MULTILINE) == ["socket", "struct"]

@@ -30,39 +30,39 @@ V2 = b"\x00\x00\x00\x00\x00\x00\x00\x02"
 
 
 @pytest.fixture
-def stage():
-    with ServerThread() as stage:
-        yield stage
+def running():
+    with ServerThread() as running:
+        yield running
 
 
 # ------------------------------------------------------------------------------------------------- handshake
 
 
-def heard(stage: ServerThread) -> int:
+def heard(running: ServerThread) -> int:
     """Returns how many bytes of the version the only connection has received."""
     return sum(
-        len(one._protocol._handshake_bytes) or 8 * bool(one._protocol.version) for one in stage.server.connections
+        len(one._protocol._handshake_bytes) or 8 * bool(one._protocol.version) for one in running.server.connections
     )
 
 
 @pytest.mark.parametrize("version", [V1, V2])
-def test_the_server_answers_with_the_same_version(stage, version):
-    with Peer(stage.address) as peer:
+def test_the_server_answers_with_the_same_version(running, version):
+    with Peer(running.address) as peer:
         peer.say(version)
         assert peer.exactly(8) == version
 
 
-def test_the_handshake_byte_by_byte_and_all_at_once(stage):
-    stage.create("t")
+def test_the_handshake_byte_by_byte_and_all_at_once(running):
+    running.create("t")
     said = V1 + b"(Connect 1 c)(Subscribe t From_current)\n"
-    with Peer(stage.address) as peer:
+    with Peer(running.address) as peer:
         peer.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for at, byte in enumerate(said, 1):
             peer.say(bytes([byte]))
-            until(lambda at=at: heard(stage) >= min(at, 8))
+            until(lambda at=at: heard(running) >= min(at, 8))
         assert peer.exactly(8) == V1
         assert peer.frame() == (SUBSCRIBED, b"((id 1)(topic t))")
-    with Peer(stage.address) as peer:
+    with Peer(running.address) as peer:
         peer.say(said)
         assert peer.exactly(8) == V1
         assert peer.frame() == (SUBSCRIBED, b"((id 1)(topic t))")
@@ -71,19 +71,15 @@ def test_the_handshake_byte_by_byte_and_all_at_once(stage):
 @pytest.mark.parametrize(
     "said", [bytes(8), b"\x00" * 7 + b"\x03", b"\xff" * 8, b"\x01" + bytes(7), b"GET / HTTP/1.1\r\n\r\n"]
 )
-def test_a_wrong_version_is_answered_by_minus_one_and_the_end(stage, said):
-    with Peer(stage.address) as peer:
+def test_a_wrong_version_is_answered_by_minus_one_and_the_end(running, said):
+    with Peer(running.address) as peer:
         peer.say(said)
         assert peer.exactly(8) == b"\xff" * 8
         assert peer.over()
 
 
 def test_a_silent_client_is_disconnected():
-    with (
-        ServerThread(Limits(handshake_timeout=0.1)) as stage,
-        Peer(stage.address) as peer,
-        Peer(stage.address) as other,
-    ):
+    with ServerThread(Limits(handshake=0.1)) as running, Peer(running.address) as peer, Peer(running.address) as other:
         other.shake(1)
         assert peer.over()
         assert other.error() == "Connect was not sent in time"
@@ -110,25 +106,25 @@ def test_a_silent_client_is_disconnected():
         (b"(Connect 1 c))", "unexpected closing parenthesis"),
     ],
 )
-def test_what_ends_a_connection(stage, said, error):
-    with Peer(stage.address) as peer:
+def test_what_ends_a_connection(running, said, error):
+    with Peer(running.address) as peer:
         peer.shake(1)
         peer.say(said)
         assert peer.error() == error
         assert peer.over()
 
 
-def test_one_client_an_id(stage):
-    topic = stage.create("t")
-    with stage.peer(client=b"one") as one:
+def test_one_client_an_id(running):
+    topic = running.create("t")
+    with running.peer(client=b"one") as one:
         one.subscribe(b"t")
-        with stage.peer(client=b"one") as other:
+        with running.peer(client=b"one") as other:
             assert other.error() == "client one is connected already"
             assert other.over()
-        stage.publish("t", b"still here")
+        running.publish("t", b"still here")
         assert one.message() == (1, topic, b"still here")
-    until(lambda: not stage.server.clients)
-    with stage.peer(client=b"one") as again:
+    until(lambda: not running.server.clients)
+    with running.peer(client=b"one") as again:
         again.subscribe(b"t")
 
 
@@ -142,45 +138,45 @@ def turned_away(peer: Peer) -> bool:
 
 
 def test_clients_beyond_the_limit_are_turned_away_and_logged_once(caplog):
-    with ServerThread(max_connections=2) as stage:
-        with stage.peer() as one, stage.peer():
+    with ServerThread(max_connections=2) as running:
+        with running.peer() as one, running.peer():
             for _ in range(5):
-                with Peer(stage.address) as late:
+                with Peer(running.address) as late:
                     assert turned_away(late)
-            stage.create("t")
+            running.create("t")
             assert one.subscribe(b"t")
-            assert stage.broker.connections["sexp"] == 2
+            assert running.broker.connections["sexp"] == 2
             (line,) = [record.getMessage() for record in caplog.records if "is turned away" in record.message]
-            assert line.startswith(f"{stage.endpoint}: a client of tcp://127.0.0.1:")
+            assert line.startswith(f"{running.endpoint}: a client of tcp://127.0.0.1:")
             assert line.endswith("max_connections is 2")
-        until(lambda: not stage.server.connections)
-        with stage.peer() as again:
+        until(lambda: not running.server.connections)
+        with running.peer() as again:
             again.subscribe(b"t")
 
 
 def test_without_a_limit_the_descriptors_are_shared_with_the_other_clients(monkeypatch, caplog):
     monkeypatch.setattr(servers, "room_for_connections", lambda: 5)
-    with ServerThread() as stage:
-        stage.broker.connections["zmtp"] = 4
-        with stage.peer(), Peer(stage.address) as late:
+    with ServerThread() as running:
+        running.broker.connections["zmtp"] = 4
+        with running.peer(), Peer(running.address) as late:
             assert turned_away(late)
             assert "5 are connected, and the other descriptors are for the store" in caplog.text
-            stage.broker.connections["zmtp"] = 3
-            with stage.peer():
-                assert stage.broker.connections["sexp"] == 2
+            running.broker.connections["zmtp"] = 3
+            with running.peer():
+                assert running.broker.connections["sexp"] == 2
 
 
 # --------------------------------------------------------------------------------------------------- topics
 
 
-def test_the_bytes_of_a_subscription(stage):
-    stage.create("prices")
-    with Peer(stage.address) as peer:
+def test_the_bytes_of_a_subscription(running):
+    running.create("prices")
+    with Peer(running.address) as peer:
         peer.say(V1)
         assert peer.exactly(8) == V1
         peer.say(b"(Connect 1 client-7)\n(Subscribe prices From_beginning)\n")
         assert peer.exactly(27) == b"\x00\x00\x00\x17\x03((id 1)(topic prices))"
-        stage.publish("prices", b"AAPL 189.95")
+        running.publish("prices", b"AAPL 189.95")
         assert (
             peer.exactly(28) == b"\x00\x00\x00\x18\x02" + b"\x00" * 7 + b"\x01" + b"\x00\x00\x00\x01" + b"AAPL 189.95"
         )
@@ -198,18 +194,18 @@ def test_the_bytes_of_a_subscription(stage):
         (b"(From_message 3)", [4]),
     ],
 )
-def test_replay(stage, replay, ids):
-    topic = stage.create("t")
-    stage.publish("t", b"a", b"b")
-    stage.publish("t", b"c")
-    with stage.peer() as peer:
+def test_replay(running, replay, ids):
+    topic = running.create("t")
+    running.publish("t", b"a", b"b")
+    running.publish("t", b"c")
+    with running.peer() as peer:
         peer.subscribe(b"t", replay)
-        stage.publish("t", b"d")
+        running.publish("t", b"d")
         assert [peer.message() for _ in ids] == [(id, topic, b" abcd"[id : id + 1]) for id in ids]
 
 
-def test_any_body_and_what_has_no_place(stage):
-    topic = stage.create("t")
+def test_any_body_and_what_has_no_place(running):
+    topic = running.create("t")
     bodies = [b"", b"\x00" * 70_000, bytes(range(256)), b"last"]
     from omq._core import blocks
 
@@ -217,16 +213,16 @@ def test_any_body_and_what_has_no_place(stage):
         blocks.encode_record(body, key=b"k" * at if at else None, headers={"a": b"b", "c": b""} if at % 2 else None)
         for at, body in enumerate(bodies)
     )
-    with stage.peer() as peer:
+    with running.peer() as peer:
         peer.subscribe(b"t")
-        stage.publish("t", records=records, count=len(bodies))
+        running.publish("t", records=records, count=len(bodies))
         assert [peer.message() for _ in bodies] == [(at, topic, body) for at, body in enumerate(bodies, 1)]
 
 
-def test_what_a_topic_refuses_leaves_the_connection_open(stage):
-    stage.create("t")
-    stage.create("jobs", delivery="round-robin")
-    stage.publish("t", b"a")
+def test_what_a_topic_refuses_leaves_the_connection_open(running):
+    running.create("t")
+    running.create("jobs", delivery="round-robin")
+    running.publish("t", b"a")
     refusals = [
         (b"(Subscribe nothing From_current)", "Subscribe nothing: there is no topic 'nothing'"),
         (b"(Subscribe t (From_message 2))", "Subscribe t: the newest message of 't' is 1: 2 is from the future"),
@@ -241,7 +237,7 @@ def test_what_a_topic_refuses_leaves_the_connection_open(stage):
         (b'(Subscribe "\\255" From_current)', None),
         (b"(Subscribe " + b"x" * 10_000 + b" From_current)", None),
     ]
-    with stage.peer() as peer:
+    with running.peer() as peer:
         for said, error in refusals:
             peer.say(said)
             found = peer.error()
@@ -250,15 +246,15 @@ def test_what_a_topic_refuses_leaves_the_connection_open(stage):
         peer.subscribe(b"t")
         peer.say(b"(Subscribe t From_beginning)")
         assert peer.error() == "Subscribe t: this connection has a subscription to it already"
-        stage.publish("t", b"b")
+        running.publish("t", b"b")
         assert peer.message()[2] == b"b"
 
 
-def test_names_in_every_form(stage):
+def test_names_in_every_form(running):
     names = ["my topic", 'a"b', "a(b", "ä", "a;b", "a\\b", "#|", "#;x", "x" * 255]
     for at, name in enumerate(names, 1):
-        assert stage.create(name) == at
-    with stage.peer() as peer:
+        assert running.create(name) == at
+    with running.peer() as peer:
         assert peer.subscribe(b'"my topic"') == b'((id 1)(topic "my topic"))'
         assert peer.subscribe(b'"a\\034b"') == b'((id 2)(topic "a\\"b"))'
         assert peer.subscribe(b'"a\\x28b"') == b'((id 3)(topic "a(b"))'
@@ -270,27 +266,27 @@ def test_names_in_every_form(stage):
         assert peer.subscribe(b"x" * 255) == b"((id 9)(topic " + b"x" * 255 + b"))"
 
 
-def test_a_deleted_topic(stage):
+def test_a_deleted_topic(running):
     for delivery in ("broadcast", "round-robin"):
-        stage.create("t", delivery=delivery)
-        with stage.peer() as peer:
+        running.create("t", delivery=delivery)
+        with running.peer() as peer:
             record = peer.subscribe(b"t")
-            stage.delete("t")
+            running.delete("t")
             assert peer.frame() == (UNSUBSCRIBED, record)
             assert peer.error() == "t: topic 't' was deleted"
             peer.say(b"(Subscribe t From_current)")
             assert peer.error() == "Subscribe t: there is no topic 't'"
 
 
-def test_a_replay_from_below_what_is_kept_begins_at_the_oldest(stage):
-    topic = stage.create("t", max_messages=2)
+def test_a_replay_from_below_what_is_kept_begins_at_the_oldest(running):
+    topic = running.create("t", max_messages=2)
     for body in (b"a", b"b", b"c", b"d"):
-        stage.publish("t", body)
-    with stage.peer() as peer:
+        running.publish("t", body)
+    with running.peer() as peer:
         peer.subscribe(b"t", b"(From_message 1)")
         assert peer.error() == "Subscribe t: messages below 3 are no longer kept: the subscription begins with 3"
         assert [peer.message(), peer.message()] == [(3, topic, b"c"), (4, topic, b"d")]
-    with stage.peer() as peer:
+    with running.peer() as peer:
         peer.subscribe(b"t", b"From_beginning")
         assert peer.message() == (3, topic, b"c")
 
@@ -300,8 +296,8 @@ def test_permissions_are_those_of_the_wildcard():
         Permission("*", "open*", ["subscribe", "create"]),
         Permission("alice", "*", ["publish", "subscribe"]),
     )
-    with ServerThread(permissions=permissions) as stage, stage.peer(2) as peer:
-        stage.create("closed")
+    with ServerThread(permissions=permissions) as running, running.peer(2) as peer:
+        running.create("closed")
         peer.say(b"(Create open Broadcast Transient)(Subscribe open From_current)")
         assert [peer.frame()[0], peer.frame()[0]] == [CREATED, SUBSCRIBED]
         for command in (b"Subscribe closed From_current", b"Publish open x", b"Create shut Broadcast Transient"):
@@ -312,8 +308,8 @@ def test_permissions_are_those_of_the_wildcard():
 # ------------------------------------------------------------------------------------------------- version 2
 
 
-def test_the_bytes_of_version_2(stage):
-    with Peer(stage.address) as peer:
+def test_the_bytes_of_version_2(running):
+    with Peer(running.address) as peer:
         peer.say(V2)
         assert peer.exactly(8) == V2
         peer.say(b'(Connect 2 c)(Create t Broadcast (Persistent Weak))(Publish t AAPL)(Publish t "\\000")\n')
@@ -325,9 +321,9 @@ def test_the_bytes_of_version_2(stage):
         assert [peer.message()[2], peer.message()[2]] == [b"AAPL", b"\x00"]
 
 
-def test_create_finds_a_topic_as_asked_or_refuses(stage):
-    stage.create("t", delivery="round-robin", persistence="transient", max_messages=10)
-    with stage.peer(2) as peer:
+def test_create_finds_a_topic_as_asked_or_refuses(running):
+    running.create("t", delivery="round-robin", persistence="transient", max_messages=10)
+    with running.peer(2) as peer:
         peer.say(b"(Create t Round_robin Transient)")
         assert peer.frame() == (CREATED, b"((id 1)(topic t))")
         peer.say(b"(Create t Round_robin (Persistent Weak))")
@@ -340,10 +336,10 @@ def test_create_finds_a_topic_as_asked_or_refuses(stage):
         assert peer.error() == "Publish nothing: there is no topic 'nothing'"
 
 
-def test_many_messages_published_at_once(stage):
-    stage.create("t")
-    stage.create("u")
-    with stage.peer(2) as peer, stage.peer() as reader:
+def test_many_messages_published_at_once(running):
+    running.create("t")
+    running.create("u")
+    with running.peer(2) as peer, running.peer() as reader:
         reader.subscribe(b"t")
         count = 2000
         peer.say(b"".join(b"(Publish %b m%d)\n" % (b"ut"[at % 100 != 0 :][:1], at) for at in range(count)))
@@ -358,8 +354,8 @@ def test_many_messages_published_at_once(stage):
         assert bodies == [b"m%d" % at for at in range(count) if at % 100]
 
 
-def test_a_client_that_closes_its_side_gets_the_answers(stage):
-    with stage.peer(2) as peer:
+def test_a_client_that_closes_its_side_gets_the_answers(running):
+    with running.peer(2) as peer:
         peer.say(b"(Create t Broadcast (Persistent Weak))(Publish t a)")
         peer.sock.shutdown(socket.SHUT_WR)
         assert [peer.frame()[0], peer.frame()[0]] == [CREATED, PUBLISHED]
@@ -367,9 +363,9 @@ def test_a_client_that_closes_its_side_gets_the_answers(stage):
 
 
 def test_the_broker_ends_in_order():
-    with ServerThread(Limits(close_timeout=0.2)) as stage:
-        stage.create("t")
-        peer = stage.peer(2)
+    with ServerThread(Limits(closing=0.2)) as running:
+        running.create("t")
+        peer = running.peer(2)
         peer.subscribe(b"t")
     assert peer.error() == "the broker ends"
     assert peer.over()
@@ -380,8 +376,8 @@ def test_the_broker_ends_in_order():
 
 
 def test_pings_and_their_answers():
-    with ServerThread(Limits(ping_interval=0.05)) as stage, stage.peer() as peer:
-        stage.create("t")
+    with ServerThread(Limits(ping=0.05)) as running, running.peer() as peer:
+        running.create("t")
         forms = [b"%d", b"%d.", b"%d.25"]
         for at in range(6):
             kind, payload = peer.frame()
@@ -396,17 +392,17 @@ def test_pings_and_their_answers():
 
 
 def test_two_missed_answers_end_a_connection():
-    with ServerThread(Limits(ping_interval=0.1, linger=0.1)) as stage, stage.peer() as peer:
+    with ServerThread(Limits(ping=0.1, linger=0.1)) as running, running.peer() as peer:
         began = time.monotonic()
         assert [peer.frame()[0], peer.frame()[0]] == [PING, PING]
         assert peer.error() == "two pings were not answered"
         assert peer.over()
         assert time.monotonic() - began > 0.28
-        until(lambda: not stage.server.connections)
+        until(lambda: not running.server.connections)
 
 
 def test_an_answer_with_a_time_of_ocaml():
-    with ServerThread(Limits(ping_interval=0.1)) as stage, stage.peer() as peer:
+    with ServerThread(Limits(ping=0.1)) as running, running.peer() as peer:
         for _ in range(5):
             kind, payload = peer.frame()
             assert kind == PING
@@ -418,15 +414,15 @@ def test_an_answer_with_a_time_of_ocaml():
 
 
 def test_a_slow_subscriber_of_a_transient_topic_is_disconnected():
-    limits = Limits(transient_window=4 << 20)
-    with ServerThread(limits) as stage, stage.peer(receive_buffer=4096) as slow, stage.peer() as quick:
-        stage.create("t", persistence="transient")
+    limits = Limits(unsent=4 << 20)
+    with ServerThread(limits) as running, running.peer(receive_buffer=4096) as slow, running.peer() as quick:
+        running.create("t", persistence="transient")
         slow.subscribe(b"t")
         quick.subscribe(b"t")
         body = bytes(64 << 10)
         count = 200
         for _ in range(count):
-            stage.publish("t", body)
+            running.publish("t", body)
             assert quick.message()[2] == body
         found = []
         while (frame := slow.frame())[0] == MESSAGE:
@@ -437,26 +433,26 @@ def test_a_slow_subscriber_of_a_transient_topic_is_disconnected():
         assert len(found) < count
 
 
-def test_a_slow_subscriber_of_a_kept_topic_goes_on_from_the_store(stage):
-    topic = stage.create("t")
-    with stage.peer(receive_buffer=4096) as slow:
+def test_a_slow_subscriber_of_a_kept_topic_goes_on_from_the_store(running):
+    topic = running.create("t")
+    with running.peer(receive_buffer=4096) as slow:
         slow.subscribe(b"t")
         body = bytes(64 << 10)
         count = 400
         for _ in range(count):
-            stage.publish("t", body)
-        (connection,) = stage.server.connections
+            running.publish("t", body)
+        (connection,) = running.server.connections
         assert connection.transport.unsent < 1 << 20
         assert [slow.message() for _ in range(count)] == [(at, topic, body) for at in range(1, count + 1)]
 
 
-def test_a_slow_subscriber_overtaken_by_retention_gets_a_remark(stage):
-    stage.create("t", max_messages=10)
-    with stage.peer(receive_buffer=4096) as slow:
+def test_a_slow_subscriber_overtaken_by_retention_gets_a_remark(running):
+    running.create("t", max_messages=10)
+    with running.peer(receive_buffer=4096) as slow:
         slow.subscribe(b"t")
         body = bytes(64 << 10)
         for _ in range(400):
-            stage.publish("t", body)
+            running.publish("t", body)
         ids, gap = [], 0
         while not ids or ids[-1] < 400:
             kind, payload = slow.frame()
@@ -470,12 +466,12 @@ def test_a_slow_subscriber_overtaken_by_retention_gets_a_remark(stage):
         assert ids[gap:] == list(range(391, 401))
 
 
-def test_a_client_resumes_by_id(stage):
-    topic = stage.create("t")
+def test_a_client_resumes_by_id(running):
+    topic = running.create("t")
     ids: list[int] = []
     for part in range(5):
-        stage.publish("t", *[b"m"] * 10)
-        with stage.peer(client=b"c") as peer:
+        running.publish("t", *[b"m"] * 10)
+        with running.peer(client=b"c") as peer:
             peer.subscribe(b"t", b"(From_message %d)" % (ids[-1] if ids else 0))
             for _ in range(7 if part < 4 else 22):
                 id, found, _ = peer.message()
@@ -487,48 +483,48 @@ def test_a_client_resumes_by_id(stage):
 # ------------------------------------------------------------------------------------------------- round robin
 
 
-def test_round_robin_gives_each_message_to_one(stage):
-    stage.create("jobs", delivery="round-robin")
-    with stage.peer() as one, stage.peer() as other:
+def test_round_robin_gives_each_message_to_one(running):
+    running.create("jobs", delivery="round-robin")
+    with running.peer() as one, running.peer() as other:
         one.subscribe(b"jobs")
         other.subscribe(b"jobs")
         for at in range(20):
-            stage.publish("jobs", b"%d" % at)
+            running.publish("jobs", b"%d" % at)
         found = [[one.message()[0] for _ in range(10)], [other.message()[0] for _ in range(10)]]
         assert sorted(found[0] + found[1]) == list(range(1, 21))
 
 
-def test_unwritten_messages_go_to_the_next_consumer(stage):
-    stage.create("jobs", delivery="round-robin", persistence="transient")
+def test_unwritten_messages_go_to_the_next_consumer(running):
+    running.create("jobs", delivery="round-robin", persistence="transient")
     body = bytes(100 << 10)
     count = 300
-    with stage.peer(receive_buffer=4096) as slow:
+    with running.peer(receive_buffer=4096) as slow:
         slow.subscribe(b"jobs")
         for _ in range(count):
-            stage.publish("jobs", body)
-        (connection,) = stage.server.connections
+            running.publish("jobs", body)
+        (connection,) = running.server.connections
         until(lambda: connection.transport.unsent)
         taken = connection.transport.written
         slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    until(lambda: not stage.server.connections)
+    until(lambda: not running.server.connections)
     # What the kernel had taken whole is delivered; what it had in part, or not at all, is not.
     whole = (taken - 8 - 25) // (17 + len(body))
-    with stage.peer() as other:
+    with running.peer() as other:
         other.subscribe(b"jobs")
         ids = sorted(other.message()[0] for _ in range(count - whole))
         assert ids == list(range(whole + 1, count + 1))
 
 
-def test_messages_on_their_way_go_only_to_the_consumer_that_unsubscribes(stage):
-    stage.create("jobs", delivery="round-robin")
+def test_messages_on_their_way_go_only_to_the_consumer_that_unsubscribes(running):
+    running.create("jobs", delivery="round-robin")
     body = bytes(100 << 10)
     count = 100
-    with stage.peer(receive_buffer=4096) as slow, stage.peer() as other:
+    with running.peer(receive_buffer=4096) as slow, running.peer() as other:
         record = slow.subscribe(b"jobs")
         for _ in range(count):
-            stage.publish("jobs", body)
+            running.publish("jobs", body)
         slow.say(b"(Unsubscribe jobs)")
-        until(lambda: any(one.leaving for one in stage.server.connections))
+        until(lambda: any(one.leaving for one in running.server.connections))
         other.subscribe(b"jobs")
         ids = []
         while (frame := slow.frame())[0] == MESSAGE:
@@ -557,9 +553,9 @@ def test_messages_on_their_way_go_only_to_the_consumer_that_unsubscribes(stage):
     ],
     ids=lambda said: repr(said[:8]),
 )
-def test_hostile_input_ends_its_own_connection(stage, said):
-    topic = stage.create("t")
-    with stage.peer() as good, stage.peer(2) as bad:
+def test_hostile_input_ends_its_own_connection(running, said):
+    topic = running.create("t")
+    with running.peer() as good, running.peer(2) as bad:
         good.subscribe(b"t")
         try:
             bad.say(said)
@@ -568,51 +564,51 @@ def test_hostile_input_ends_its_own_connection(stage, said):
             assert bad.over()
         except ConnectionError:
             pass  # it was still sending when its time was over
-        stage.publish("t", b"undisturbed")
+        running.publish("t", b"undisturbed")
         assert good.message() == (1, topic, b"undisturbed")
 
 
-def test_endless_blanks_and_acks_disturb_no_other_client(stage):
-    stage.create("t")
-    with stage.peer() as peer:
+def test_endless_blanks_and_acks_disturb_no_other_client(running):
+    running.create("t")
+    with running.peer() as peer:
         peer.say(b"\n" * 300_000 + b"(Ack 1)\n" * 10_000 + b"; x\n" * 50_000)
         assert peer.subscribe(b"t") == b"((id 1)(topic t))"
 
 
-def test_a_client_that_reads_no_answers_is_not_read(stage):
-    with stage.peer(2, receive_buffer=4096) as peer:
+def test_a_client_that_reads_no_answers_is_not_read(running):
+    with running.peer(2, receive_buffer=4096) as peer:
         peer.sock.settimeout(0.5)
         line = b"(Unsubscribe %b)" % (b"x" * 200)
         with pytest.raises(TimeoutError):
             peer.say(line * 400_000)
-        (connection,) = stage.server.connections
+        (connection,) = running.server.connections
         assert connection.transport.unsent < 1 << 20
 
 
-def test_many_connections_at_once(stage):
-    topic = stage.create("t")
-    peers = [stage.peer() for _ in range(300)]
+def test_many_connections_at_once(running):
+    topic = running.create("t")
+    peers = [running.peer() for _ in range(300)]
     try:
         for peer in peers:
             peer.say(b"(Subscribe t From_current)")
         for peer in peers:
             assert peer.frame()[0] == SUBSCRIBED
         bodies = [b"%d" % at for at in range(20)]
-        stage.publish("t", *bodies)
+        running.publish("t", *bodies)
         for peer in peers:
             assert [peer.message() for _ in bodies] == [(at, topic, body) for at, body in enumerate(bodies, 1)]
     finally:
         for peer in peers:
             peer.sock.close()
-    until(lambda: not stage.server.connections)
+    until(lambda: not running.server.connections)
 
 
-def test_more_than_a_transient_topic_remembers_is_noted_and_goes_on(stage):
-    stage.create("t", persistence="transient", max_messages=3)
-    with stage.peer() as peer:
+def test_more_than_a_transient_topic_remembers_is_noted_and_goes_on(running):
+    running.create("t", persistence="transient", max_messages=3)
+    with running.peer() as peer:
         peer.subscribe(b"t")
         for _ in range(20):
-            stage.publish("t", *[b"m"] * 10)
+            running.publish("t", *[b"m"] * 10)
         ids = []
         while not ids or ids[-1] < 200:
             kind, payload = peer.frame()
@@ -638,11 +634,11 @@ LINES += [
 @pytest.mark.parametrize("seed", range(4))
 def test_the_broker_survives_any_bytes(seed):
     draw = random.Random(seed)
-    with ServerThread(Limits(linger=0.1, ping_interval=0.2)) as stage:
-        stage.create("t")
-        stage.create("jobs", delivery="round-robin", persistence="transient")
+    with ServerThread(Limits(linger=0.1, ping=0.2)) as running:
+        running.create("t")
+        running.create("jobs", delivery="round-robin", persistence="transient")
         for at in range(150):
-            with Peer(stage.address) as peer:
+            with Peer(running.address) as peer:
                 said = V2 + b"(Connect 2 c%d)" % (at % 50)
                 said += b"".join(draw.choice(LINES) for _ in range(draw.randrange(8)))
                 said += b"".join(draw.choice(WORDS) for _ in range(draw.randrange(6)))
@@ -656,9 +652,9 @@ def test_the_broker_survives_any_bytes(seed):
                     peer.exactly(8)
                 if draw.random() < 0.3:
                     peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        with stage.peer(client=b"good") as peer:
+        with running.peer(client=b"good") as peer:
             peer.subscribe(b"t")
-            last = stage.publish("t", b"x")
+            last = running.publish("t", b"x")
             while peer.message()[0] < last:
                 pass
 
@@ -666,14 +662,14 @@ def test_the_broker_survives_any_bytes(seed):
 # ---------------------------------------------------------------------------------------------- trouble below
 
 
-def test_store_errors_are_reported_for_each_message(stage, monkeypatch):
-    stage.create("t")
+def test_store_errors_are_reported_for_each_message(running, monkeypatch):
+    running.create("t")
 
     def refuse(records, count, done, *, alive) -> None:
         done(0, StoreFull("the disk is full"))
 
-    with stage.peer(2) as peer:
-        topic = stage.broker.topic("t")
+    with running.peer(2) as peer:
+        topic = running.broker.topic("t")
         append = topic.append
         monkeypatch.setattr(topic, "append", refuse)
         peer.say(b"(Publish t a)(Publish t b)")
@@ -684,28 +680,28 @@ def test_store_errors_are_reported_for_each_message(stage, monkeypatch):
         assert peer.frame() == (PUBLISHED, struct.pack(">QI", 1, 1))
 
 
-def test_reading_goes_on_after_damaged_messages(stage):
-    topic = stage.create("t")
-    stage.publish("t", *(b"%d" % at for at in range(1, 11)))
-    with stage.peer() as peer:
+def test_reading_goes_on_after_damaged_messages(running):
+    topic = running.create("t")
+    running.publish("t", *(b"%d" % at for at in range(1, 11)))
+    with running.peer() as peer:
         peer.subscribe(b"t")
-        (connection,) = stage.server.connections
+        (connection,) = running.server.connections
 
         def damage() -> None:
             reading = connection.sinks["t"]
             reading.stop()
             reading.closed(Damaged("messages 3 to 7 are damaged", 3, 7))
 
-        stage.on_loop(damage)
+        running.on_loop(damage)
         assert peer.error() == "t: messages 3 to 7 are damaged"
         assert [peer.message() for _ in range(3)] == [(at, topic, b"%d" % at) for at in (8, 9, 10)]
 
 
-def test_a_topic_that_cannot_be_read_any_more(stage):
-    stage.create("t")
-    with stage.peer() as peer:
+def test_a_topic_that_cannot_be_read_any_more(running):
+    running.create("t")
+    with running.peer() as peer:
         record = peer.subscribe(b"t")
-        (connection,) = stage.server.connections
-        stage.on_loop(lambda: connection.sinks["t"].closed(BrokerFailed("the store has failed")))
+        (connection,) = running.server.connections
+        running.on_loop(lambda: connection.sinks["t"].closed(BrokerFailed("the store has failed")))
         assert peer.frame() == (UNSUBSCRIBED, record)
         assert peer.error() == "t: the store has failed"

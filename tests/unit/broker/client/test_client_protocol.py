@@ -31,7 +31,7 @@ NAME = bytes(range(16))
 some = st.sampled_from([0, 1, 2, 100, 100])  # messages
 
 
-class Player(RuleBasedStateMachine):
+class ClientMachine(RuleBasedStateMachine):
     """Plays a client with one topic of each kind, and cuts its connection."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Player(RuleBasedStateMachine):
         self.share: ConsumerState | None = None
         self.number = 0
 
-    # ------------------------------------------------------------------ what the world does
+    # ------------------------------------------------------------------ events from outside
 
     @precondition(lambda self: self.core.state is State.DOWN)
     @rule(welcomed=st.sampled_from([True, True, True, False]))
@@ -131,7 +131,7 @@ class Player(RuleBasedStateMachine):
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data(), done=st.sampled_from([True, True, False]), together=st.booleans())
-    def settle(self, data: st.DataObject, done: bool, together: bool) -> None:
+    def ack_or_nack(self, data: st.DataObject, done: bool, together: bool) -> None:
         job = data.draw(st.sampled_from(self.jobs))
         self.jobs.remove(job)
         if done:
@@ -143,7 +143,7 @@ class Player(RuleBasedStateMachine):
         else:
             self.core.ack_or_nack(self.share, job.session, [job.id], done)
 
-    # ------------------------------------------------------------------ what holds
+    # ---------------------------------------------------------------------- invariants
 
     @invariant()
     def what_is_in_flight_is_counted(self) -> None:
@@ -209,40 +209,40 @@ def request_topic(bodies: list[bytes]) -> str:
     return bodies[0][:1].decode()
 
 
-Player.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
-TestWhateverIsCutNothingIsLostOrRepeated = Player.TestCase
+ClientMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestWhateverIsCutNothingIsLostOrRepeated = ClientMachine.TestCase
 
 
 @pytest.mark.parametrize("seed", range(100))
 def test_what_a_flush_tells_of_is_durable_whatever_is_cut_and_killed(seed, monkeypatch):
     monkeypatch.setattr(module, "_MAX_UNCONFIRMED_ACKS", 3)
     chance = random.Random(seed)
-    player = Player()
-    topic = player.broker.topics["j"]
+    machine = ClientMachine()
+    topic = machine.broker.topics["j"]
     topic.bodies = [b"j%d" % n for n in range(20)]
-    player.consume(5)
+    machine.consume(5)
     flush: PendingRequest | None = None
     waited: set[int] = set()
     for _ in range(150):
-        core, what = player.core, chance.random()
+        core, what = machine.core, chance.random()
         if core.state is State.DOWN:
             core.connected()
         elif what < 0.08:
-            player.cut(chance.choice([0, 1, 5]), chance.choice([0, 1, 5]), 5, chance.random() < 0.5)
+            machine.cut(chance.choice([0, 1, 5]), chance.choice([0, 1, 5]), 5, chance.random() < 0.5)
         elif what < 0.4:
-            player.pass_on(3, 3, chance.choice([0, 3]), 1)
+            machine.pass_on(3, 3, chance.choice([0, 3]), 1)
         elif what < 0.6:
-            player.work()
+            machine.work()
         elif what < 0.85:
-            for job in player.jobs[: chance.randint(1, 3)]:
-                player.jobs.remove(job)
-                player.acked.add(job.id)
+            for job in machine.jobs[: chance.randint(1, 3)]:
+                machine.jobs.remove(job)
+                machine.acked.add(job.id)
                 if chance.random() < 0.5:
-                    core.add_ack(player.share, job.session, job.id)
+                    core.add_ack(machine.share, job.session, job.id)
                 else:
-                    core.ack_or_nack(player.share, job.session, [job.id], True)
+                    core.ack_or_nack(machine.share, job.session, [job.id], True)
         elif core.dirty and flush is None:
-            flush, waited = core.flush(), set(player.acked)
+            flush, waited = core.flush(), set(machine.acked)
             if chance.random() < 0.2:
                 core.give_up(flush)
                 flush = None
@@ -251,9 +251,9 @@ def test_what_a_flush_tells_of_is_durable_whatever_is_cut_and_killed(seed, monke
             if flush.session == core.session or not core.dirty:
                 assert waited <= topic.durable
             flush = None
-    if player.core.state is State.DOWN:
-        player.core.connected()
-    player.settle_down()
+    if machine.core.state is State.DOWN:
+        machine.core.connected()
+    machine.settle_down()
     assert topic.acknowledged == set(range(1, 21))
 
 

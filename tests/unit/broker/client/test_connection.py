@@ -16,7 +16,7 @@ from omq.errors import ClosedError
 TIMEOUT_S = 10.0
 
 
-class Stage(BlockingConnection):
+class SharedConnection(BlockingConnection):
     """A connection without a socket, whose threads take turns at reading.
 
     Attributes:
@@ -50,32 +50,32 @@ class Stage(BlockingConnection):
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
-    stage = Stage()
-    yield stage
-    stage.go.set()
-    with stage.lock:
-        stage.closed = True  # ends the waits that remain
-        stage.wake_all()
-    for thread in stage.threads:
+def connection() -> Iterator[SharedConnection]:
+    connection = SharedConnection()
+    yield connection
+    connection.go.set()
+    with connection.lock:
+        connection.closed = True  # ends the waits that remain
+        connection.wake_all()
+    for thread in connection.threads:
         thread.join(TIMEOUT_S)
-    if stage._socket is not None:
-        stage._socket.stop()
+    if connection._socket is not None:
+        connection._socket.stop()
 
 
-def test_a_woken_waiter_whose_result_is_there_passes_reading_on(stage):
+def test_a_woken_waiter_whose_result_is_there_passes_reading_on(connection):
     come = threading.Event()
-    stage.call("A", come.is_set)
-    stage.call("B", come.is_set)
-    stage.call("C", threading.Event().is_set)
-    with stage.lock:  # no waiter checks before A has returned
+    connection.call("A", come.is_set)
+    connection.call("B", come.is_set)
+    connection.call("C", threading.Event().is_set)
+    with connection.lock:  # no waiter checks before A has returned
         come.set()
-        stage.go.set()
-    assert stage.turns["C"].wait(TIMEOUT_S)
-    assert not stage.turns["B"].is_set()
+        connection.go.set()
+    assert connection.turns["C"].wait(TIMEOUT_S)
+    assert not connection.turns["B"].is_set()
 
 
-def test_a_woken_waiter_whose_timeout_expires_passes_reading_on(stage, monkeypatch):
+def test_a_woken_waiter_whose_timeout_expires_passes_reading_on(connection, monkeypatch):
     late, leave = threading.Event(), threading.Event()
     real = module._Waiter.sleep
 
@@ -87,13 +87,13 @@ def test_a_woken_waiter_whose_timeout_expires_passes_reading_on(stage, monkeypat
 
     monkeypatch.setattr(module._Waiter, "sleep", sleep)
     come = threading.Event()
-    stage.call("A", come.is_set)
-    stage.call("B", threading.Event().is_set, time.monotonic() + 0.05)
-    stage.call("C", threading.Event().is_set)
+    connection.call("A", come.is_set)
+    connection.call("B", threading.Event().is_set, time.monotonic() + 0.05)
+    connection.call("C", threading.Event().is_set)
     assert late.wait(TIMEOUT_S)
     come.set()
-    stage.go.set()
-    stage.threads[0].join(TIMEOUT_S)  # A has woken B
+    connection.go.set()
+    connection.threads[0].join(TIMEOUT_S)  # A has woken B
     leave.set()
-    assert stage.turns["C"].wait(TIMEOUT_S)
-    assert not stage.turns["B"].is_set()
+    assert connection.turns["C"].wait(TIMEOUT_S)
+    assert not connection.turns["B"].is_set()
