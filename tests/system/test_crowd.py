@@ -74,7 +74,7 @@ def test_peers_that_finish_while_the_server_stands_still_lose_nothing(server):
             take(peer, 64)
             take(peer, take(peer, 2)[1])  # its READY: from now on this peer may send
         os.kill(server.pid, signal.SIGSTOP)
-        time.sleep(1.1)  # every handshake is a second old then, and has had what was once called its moment
+        time.sleep(1.1)  # every handshake is more than a second old then
         for _ in range(MORE):
             dial()  # first: what comes first is what the server looks at first
         for number, peer in enumerate(peers):

@@ -71,7 +71,7 @@ say("leaving")
     endpoint = running.line()
     assert running.line() == "leaving"
     _says_that_it_waits(running)
-    time.sleep(0.3)
+    time.sleep(0.1)  # it goes on waiting
     assert running.process.poll() is None, "it did not wait"
     with omq.PULL(omq.Context(), bind=endpoint) as pull:
         assert [pull.recv(timeout=5) for _ in range(10)] == [b"x"] * 10

@@ -39,6 +39,11 @@ def start(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
+def recording_of(path: Path) -> list[tuple[int, bytes]]:
+    with Recording(path) as recording:
+        return list(recording)
+
+
 def test_a_bus_is_recorded_and_watched(tmp_path: Path) -> None:
     at = f"--socket-name={tmp_path}/g"
     with Daemon(socket_name=tmp_path / "g", required_clients=["omq_goby_log", "omq_goby_sniff"]) as daemon:
@@ -55,7 +60,9 @@ def test_a_bus_is_recorded_and_watched(tmp_path: Path) -> None:
                 a.publish("end", b"\1\2", scheme=1, type_name="Unknown")
                 out, err = sniff.communicate(timeout=20)
                 assert sniff.returncode == 0, err
-                time.sleep(0.3)  # the log is written when nothing has come for a moment
+                until(
+                    lambda: len(recording_of(tmp_path / "log")) == 7, "the log's flush, a moment after the last message"
+                )
             log.send_signal(signal.SIGTERM)
             _, err = log.communicate(timeout=20)
             assert log.returncode == 0, err
@@ -68,8 +75,7 @@ def test_a_bus_is_recorded_and_watched(tmp_path: Path) -> None:
     assert lines[0].endswith(f"{os.getpid()} other CSTR CSTR (5 bytes) 'text'")
     assert lines[1].endswith("end PROTOBUF goby.middleware.protobuf.TerminateRequest (2 bytes) target_pid: 7")
     assert lines[2].endswith("end PROTOBUF Unknown (2 bytes) 01 02")
-    with Recording(tmp_path / "log") as recording:
-        found = [publication_of(frame) for _, frame in recording]
+    found = [publication_of(frame) for _, frame in recording_of(tmp_path / "log")]
     assert [one.group for one in found] == ["nav"] * 5 + ["end"] * 2
     assert all(one.pid == os.getpid() for one in found)
 
@@ -147,7 +153,7 @@ def test_a_player_whose_gobyd_is_gone_ends_by_a_signal(tmp_path: Path, number: s
         play = start("play", str(tmp_path / "log"), f"--socket-name={tmp_path}/g", f"--speed={speed}")
         texts.recv(timeout=20)
     try:
-        time.sleep(1)  # until it has noticed
+        time.sleep(0.5)  # it may notice the loss; the signal ends it either way
         play.send_signal(number)
         began = time.monotonic()
         _, err = play.communicate(timeout=20)

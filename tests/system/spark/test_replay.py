@@ -314,15 +314,14 @@ def test_the_progress_tells_how_the_connections_are(spark: Any, feed: Feeder, st
     query = started(stream(spark, socket="PULL", connect=push.endpoints[0], triggerSeconds=0.3), seen)
     push.send_many([b"%d" % n for n in range(100)])
     seen.wait()
-    deadline = time.monotonic() + 60
-    while True:
-        assert time.monotonic() < deadline
+
+    def partitions() -> list[dict[str, Any]]:
         sources = query.lastProgress and query.lastProgress["sources"]
-        told = json.loads(sources[0].get("latestOffset") or "{}") if sources else {}
-        if told.get("partitions") and told["partitions"][0]["taken"] == 100:
-            break
-        time.sleep(0.05)
-    (one,) = told["partitions"]
+        offset = json.loads(sources[0].get("latestOffset") or "{}") if sources else {}
+        return list(offset.get("partitions", []))
+
+    until(lambda: partitions() and partitions()[0]["taken"] == 100, partitions, 60)
+    (one,) = partitions()
     assert one["endpoint"] == push.endpoints[0]
     assert (one["connected"], one["reconnects"], one["waiting"]) == (1, 0, 0)
     assert one["rows"] in (0, 100)

@@ -243,7 +243,7 @@ def test_heartbeats_end_nothing_before_its_end(push: omq.PUSH) -> None:
         while len(got) < 10_000:
             with omq.PULL(connect=beating.endpoints[0], recv_hwm=5, **beat) as pull:
                 got += [int(pull.recv(timeout=20)) for _ in range(min(2500, 10_000 - len(got)))]
-                time.sleep(0.5)
+                time.sleep(0.5)  # more than a heartbeat timeout without a call
                 pull.drain()
                 got += rest(pull)
         thread.join(20)
@@ -333,7 +333,7 @@ def test_a_sender_that_goes_on_and_asks_for_signs_of_life_is_heard_to_its_end() 
         for number in range(50):
             raw.sock.sendall(frames(b"%d" % number) + command(b"PING", b"\0\1"))
             time.sleep(0.004)
-        time.sleep(0.15)
+        time.sleep(0.15)  # more than the TTL of its last PING
         raw.sock.sendall(frames(b"50"))
         assert [int(pull.recv(timeout=20)) for _ in range(51)] == list(range(51))
         assert pull.peers  # until it ends its side

@@ -38,14 +38,14 @@ def hanging(monkeypatch):
 
 
 @on_both_loops
-async def test_a_resolver_that_hangs_is_asked_once_and_keeps_nobody_waiting(make, hanging):
+async def test_a_resolver_that_hangs_is_asked_once_and_keeps_nobody_waiting(make, hanging, reports):
     lost = make(omq.PUSH, connect="tcp://hangs:5", connect_timeout=0.02, reconnect_interval=0.01)
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
     port = pull.endpoints[0].rpartition(":")[2]
     push = make(omq.PUSH, connect=f"tcp://localhost:{port}")
     await push.send(b"x")
     assert await pull.recv(timeout=5) == b"x"
-    await asyncio.sleep(0.3)  # many attempts, of which each would ask
+    await until(lambda: sum(kind == "connect_failed" for kind, _, _ in reports) >= 3)
     assert hanging == ["hangs"]
     async with asyncio.timeout(5):
         await lost.close(linger=0)
