@@ -24,7 +24,7 @@ def settle(ask: Callable[[], Any], attendants: frozenset[int] = frozenset()) -> 
 
     Args:
         ask: Calls every socket, since libzmq's are served only while they are called, and says what they say.
-        attendants: Native ids of threads that run whenever `ask` is called: these may, but not beside that.
+        attendants: Native ids of threads that run whenever `ask` is called: these may, but not otherwise.
 
     Returns:
         What was said last.

@@ -1,4 +1,4 @@
-"""Each wanted difference is there, and nothing else shows beside it; the page and the list name the same ones."""
+"""Each wanted difference is there, and no other difference shows; the page and the list name the same ones."""
 
 from __future__ import annotations
 

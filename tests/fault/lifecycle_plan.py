@@ -175,7 +175,7 @@ def _options(chance: random.Random, kinds: tuple[str, str], side: int, calm: boo
     if chance.random() < 0.15:
         options["connect_timeout"] = 0.02
     if chance.random() < 0.2:
-        # A busy machine is to end no connection in the last exchange: PINGs are many, and patience is long.
+        # A busy machine is to end no connection in the last exchange: PINGs are many, and timeouts are long.
         options.update(heartbeat_interval=chance.choice([0.002, 0.01, 0.05]), heartbeat_timeout=5.0)
     rare: dict[str, list[tuple[str, Any]]] = {
         "PUSH": [("immediate", True)],

@@ -114,7 +114,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(name)
 
 
-# ---------------------------------------------------------------------- beside them
+# ---------------------------------------------------------------------- the driver
 
 
 class SparkChaos:

@@ -197,7 +197,7 @@ def test_a_message_whose_record_is_damaged_while_a_consumer_has_it_comes_once(tm
             have(nodes[2:], 9)  # the owner has read for it, and found the damage
             for delivery in got:
                 delivery.ack()
-            until(lambda: nodes[0].figures()["messages"] == 0, "all are done with")
+            until(lambda: nodes[0].figures()["messages"] == 0, "all are acknowledged")
         nodes[1].start()
         whole(nodes)
         empty(nodes)

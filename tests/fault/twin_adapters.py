@@ -18,7 +18,7 @@ import omq.asyncio
 
 
 class Background(Protocol):
-    """Something that goes on beside the steps."""
+    """Something that goes on during the steps."""
 
     def cancel(self) -> None: ...
 

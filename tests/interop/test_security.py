@@ -1,4 +1,4 @@
-"""PLAIN and CURVE beside libzmq: both roles, tcp and ipc, every pair of types, and what bad peers may try."""
+"""PLAIN and CURVE with libzmq: both roles, tcp and ipc, every pair of types, and what bad peers may try."""
 
 from __future__ import annotations
 

@@ -13,17 +13,17 @@ TRIES = 3
 OVERLOAD = 2.0  # of a machine that has more to do than it can
 
 
-def assert_served(cell: Scenario, crowd: Crowd, beside: Callable[[], object] = lambda: "not asked") -> None:
+def assert_served(cell: Scenario, crowd: Crowd, libzmq_result: Callable[[], object] = lambda: "not asked") -> None:
     """All that the quiet peers send is taken, in order, and young; the connections stay; other tasks have their turn.
 
     Args:
-        beside: What libzmq does in the same seat, for the message of the failure.
+        libzmq_result: What libzmq does in the same seat, for the message of the failure.
     """
-    judge(cell, lambda: run(cell, crowd), beside)
+    judge(cell, lambda: run(cell, crowd), libzmq_result)
 
 
 def judge(
-    cell: Scenario, once: Callable[[], LatencyRecord], beside: Callable[[], object] = lambda: "not asked"
+    cell: Scenario, once: Callable[[], LatencyRecord], libzmq_result: Callable[[], object] = lambda: "not asked"
 ) -> None:
     """Holds a cell's runs against its bound: the median in each; the worst in the first, or in both others.
 
@@ -42,8 +42,8 @@ def judge(
         late = [times for times in (ledger.ages, ledger.trips, ledger.laps) if times]
         bound = cell.bound * ledger.stretch
         if not whole or ledger.lost or any(median(times) > bound for times in late):
-            raise AssertionError(f"{found}. libzmq: {beside()}")
+            raise AssertionError(f"{found}. libzmq: {libzmq_result()}")
         punctual.append(max(map(max, late)) <= bound or ledger.stretch > OVERLOAD)
         if punctual[0] or sum(punctual) == 2:
             return
-    raise AssertionError(f"the worst is above {cell.bound * 1e3:g} ms: {found}. libzmq: {beside()}")
+    raise AssertionError(f"the worst is above {cell.bound * 1e3:g} ms: {found}. libzmq: {libzmq_result()}")

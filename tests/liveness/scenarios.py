@@ -20,7 +20,7 @@ WORKS = (0.0, 10e-6, 50e-6, 10e-3)  # seconds that the owner computes on each me
 MARKS = (1, 2, 1000, 0)  # recv_hwm
 SENDERS = ("raw", "libzmq", "omq")  # who is busy: a plain socket that is always ahead, or a library
 
-BOUND = 0.05  # seconds that a quiet peer's message may be old, beside one busy peer
+BOUND = 0.05  # seconds that a quiet peer's message may be old, with one busy peer
 PEER_WORK_S = 1e-3  # seconds of work that each further busy peer may have before it
 MIN_QUIET_INTERVAL_S = 0.015  # seconds between two quiet messages, at least
 BATCH = 1024  # messages that a call takes at most...

@@ -1,4 +1,4 @@
-"""The I/O thread has its turn beside a main thread that never rests and lets the GIL go for a microsecond at a time."""
+"""The I/O thread has its turn next to a busy main thread, which releases the GIL for a microsecond at a time."""
 
 from __future__ import annotations
 

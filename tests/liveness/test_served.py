@@ -78,10 +78,10 @@ def test_a_quiet_peer_is_served_in_every_style_by_every_type(style: str, kind: s
 
 
 @cache
-def _beside(cell: Scenario, crowd: Crowd) -> str:
+def _libzmq_result(cell: Scenario, crowd: Crowd) -> str:
     return str(run_libzmq(cell, crowd))
 
 
 def _libzmq(cell: Scenario, crowd: Crowd) -> str:
     """Runs the same cell with libzmq, which has but one style."""
-    return _beside(Scenario("recv", cell.kind, cell.busy, cell.quiet, cell.work, cell.hwm, cell.sender), crowd)
+    return _libzmq_result(Scenario("recv", cell.kind, cell.busy, cell.quiet, cell.work, cell.hwm, cell.sender), crowd)

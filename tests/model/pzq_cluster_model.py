@@ -72,10 +72,10 @@ class Machine:
     incarnation: int = 0  # whatever the disk knows of it, as a clock has it
     stopped: bool = False
     storing: list[tuple[str, str, Keys, Sequence[str]]] = field(default_factory=list)  # replicas that have come
-    told: set[str] = field(default_factory=set)  # what this run has heard is done with
+    told: set[str] = field(default_factory=set)  # the messages that this run knows to be acknowledged
     made: list[int] = field(default_factory=list)  # the numbers of this store's messages
     stated: dict[str, Any] = field(default_factory=dict)  # the statements that are on the disk
-    #: Its claims of this run, by owner: the record, and who knew then of which messages that they are done with.
+    #: Its claims of this run, by owner: the record, and who knew then which messages are acknowledged.
     claims: dict[str, tuple[Any, frozenset[tuple[str, str]]]] = field(default_factory=dict)
 
     def begin(self, now: float) -> None:
@@ -104,7 +104,7 @@ class Machine:
         self.stopped = False
 
     def tick(self, now: float) -> None:
-        """States what is done with, and keeps all statements."""
+        """States what is acknowledged, and keeps all statements."""
         assert self.node is not None
         if ranges := [(number, number) for number in self.made if key_in(self.store, number) not in self.own]:
             stem, done = key_in(self.store, 0)[2:20], self.node.acked
@@ -144,7 +144,7 @@ class Cluster:
         self.lost = 0  # disks, since all was whole again
         self.faults = 0
         self.whole = 0  # rounds for which nothing was wrong
-        self.knowing: frozenset[tuple[str, str]] = frozenset()  # who knew a round ago what consumers are done with
+        self.knowing: frozenset[tuple[str, str]] = frozenset()  # the nodes that knew each ack a round ago
         self.apart: dict[frozenset[str], float] = {}  # when two nodes that run did not hear all of each other last
         for machine in self.machines.values():
             machine.begin(self.now)
@@ -282,7 +282,7 @@ class Cluster:
                 self.carry(machine)
                 for _, key in self.deliverable(machine):
                     if key in machine.told:
-                        raise Broken(f"{machine.name} was told that {key} is done with, and delivers it")
+                        raise Broken(f"{machine.name} was told that {key} is acknowledged, and delivers it")
         self.check_knowledge()
         if self.links or not all(machine.runs for machine in self.machines.values()):
             self.whole = 0
@@ -419,7 +419,7 @@ class Cluster:
                         and not self.lost
                         and node.leadership.alive(other, self.now)
                     ):
-                        raise Broken(f"{other} knows that {key} is done with, and {name} delivers it")
+                        raise Broken(f"{other} knows that {key} is acknowledged, and {name} delivers it")
 
     def check_return(self) -> None:
         """Checks that consumed messages do not come back to a cluster that is whole, however it came to be so."""

@@ -1,4 +1,4 @@
-"""The ack set, next to a plain set of ids."""
+"""Acked ids, compared with a plain set of them."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -27,7 +27,7 @@ TOPICS = (
 )
 NUMBERS = st.sampled_from([0, 1, 2, 3, 10, 1000, 2**32, 2**63, 2**64 - 1])
 RECORDS = [blocks.encode([b"x"]), blocks.encode([b"a", b"b"] * 20), blocks.encode_record(b"b", b"k", {"h": b"v"})]
-#: The topics of the client beside it are among them: all but to delete them.
+#: The topics of the other client are among them: all but to delete them.
 NAMES = st.sampled_from([b"b", b"c", b"j", b"k", b"own", b"", b"a/b", b"\xff", b"x" * 256])
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),

@@ -1,4 +1,4 @@
-"""Keys that are kept as runs, beside a dict that has them one by one."""
+"""Keys that are kept as runs, compared with a dict that has them one by one."""
 
 from __future__ import annotations
 

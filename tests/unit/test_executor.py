@@ -1,4 +1,4 @@
-"""Work in a thread beside a loop."""
+"""Work in a thread next to a loop."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ LAYERS = {
     },
 }
 ORDER = list(LAYERS)
-#: The floors of the core, from top to bottom; what stands beside them serves all.
+#: The floors of the core, from top to bottom; other modules serve all.
 FLOORS = ["calls", "link", "queues", "wire"]
 LAYER_OF = {room: layer for layer, rooms in LAYERS.items() for room in rooms}
 
@@ -375,7 +375,7 @@ def violations(root: Path) -> list[str]:
         for one in imports(source, package):
             graph.setdefault(name, set()).add(module_of(one.target, known))
             if path.suffix == ".pyi" and room_of(one.target, known, root.name) is None:
-                continue  # a stub names types; what is used is in the source beside it
+                continue  # a stub names types; what is used is in the source next to it
             trouble = import_trouble(room, one.target, known, root.name) or floor_trouble(name, one.target)
             trouble = trouble or patch_trouble(name, one.target)
             if trouble := trouble or seam_trouble(room, one.target, known, root.name):

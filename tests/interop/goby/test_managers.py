@@ -26,21 +26,21 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture(params=["ipc", "tcp"])
 def bus(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """Makes managers, one after the other, at one place; gives them with what a portal is told of it."""
+    """Makes managers, one after the other, at one place; returns each with the options by which a portal finds it."""
     with ExitStack() as stack:
         port = stack.enter_context(held())
         base = str(tmp_path / "g") if request.param == "ipc" else None
-        told = {"socket_name": base} if base else {"transport": "tcp", "port": port}
+        bus_options = {"socket_name": base} if base else {"transport": "tcp", "port": port}
 
         def made(*required: str) -> tuple[RawManager, dict[str, Any]]:
-            return stack.enter_context(RawManager(base, required, port)), told
+            return stack.enter_context(RawManager(base, required, port)), bus_options
 
         yield made
 
 
 def test_a_portal_lives_with_gobys_own(bus: Any) -> None:
-    manager, told = bus("a", "b")
-    with Portal("a", **told) as a, Portal("b", **told) as b:
+    manager, bus_options = bus("a", "b")
+    with Portal("a", **bus_options) as a, Portal("b", **bus_options) as b:
         texts, every = b.subscribe("g", str), a.subscribe_regex()
         for number in range(300):
             a.publish("g", f"{number}")
@@ -61,10 +61,10 @@ def test_a_portal_lives_with_gobys_own(bus: Any) -> None:
 
 
 def test_the_twin_lives_with_gobys_own(bus: Any) -> None:
-    _, told = bus("a", "b")
+    _, bus_options = bus("a", "b")
 
     async def main() -> None:
-        async with twin.Portal("a", **told) as a, twin.Portal("b", **told) as b:
+        async with twin.Portal("a", **bus_options) as a, twin.Portal("b", **bus_options) as b:
             texts = b.subscribe("g", str)
             for number in range(300):
                 await a.publish("g", f"{number}")
@@ -95,29 +95,29 @@ def test_it_takes_only_its_own_answer(tmp_path: Path) -> None:
 
 
 def test_a_manager_that_never_answers_is_named(bus: Any) -> None:
-    manager, told = bus()
+    manager, bus_options = bus()
     manager.answering = False
-    option = "socket_name" if "socket_name" in told else "port"
+    option = "socket_name" if "socket_name" in bus_options else "port"
     with pytest.raises(omq.ConnectError, match=option) as caught:
-        Portal("a", manager_timeout=0.3, **told)
+        Portal("a", manager_timeout=0.3, **bus_options)
     assert manager.endpoint in str(caught.value)
 
     async def main() -> None:
         with pytest.raises(omq.ConnectError, match=option):
-            async with twin.Portal("a", manager_timeout=0.3, **told):
+            async with twin.Portal("a", manager_timeout=0.3, **bus_options):
                 pass
 
     asyncio.run(main())
 
 
 def test_nobody_there_is_named(tmp_path: Path, free_port: int) -> None:
-    for told, named in (
+    for bus_options, named in (
         ({"socket_name": tmp_path / "none"}, "none"),
         ({"transport": "tcp", "port": free_port}, str(free_port)),
         ({"transport": "tcp", "port": free_port, "address": "::1"}, str(free_port)),
     ):
         with pytest.raises(omq.ConnectError, match=named):
-            Portal("a", manager_timeout=0.2, **told)  # type: ignore[arg-type]
+            Portal("a", manager_timeout=0.2, **bus_options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("reply", [[b""], [b"garbage"], [b"\x08\x01\x12\x01a\x18\x05"], [b"a", b"b"]])
@@ -201,8 +201,8 @@ def test_a_subscription_stands_once_and_goes_with_the_last_handler(tmp_path: Pat
 
 
 def test_a_manager_that_is_started_again_is_found(bus: Any) -> None:
-    manager, told = bus()
-    with Portal("a", **told) as a, Portal("b", **told) as b:
+    manager, bus_options = bus()
+    with Portal("a", **bus_options) as a, Portal("b", **bus_options) as b:
         texts = b.subscribe("g", str)
         a.wait_released(10)
         b.wait_released(10)

@@ -269,7 +269,7 @@ kept = omq.PULL(bind="inproc://x")
 """
     )
     assert program(source, "0").end() == "b'x'\n"
-    # Registered before omq is imported, so called after omq has ended: a default context is made anew, and needs a
+    # Registered before omq is imported, so called after omq has ended: a default context is made again, and needs a
     # thread. Python 3.12 may have none by then.
     late = "import atexit\natexit.register(lambda: farewell())\n" + source.replace("atexit.register(farewell)", "")
     out, error = program(late, "0").process.communicate(timeout=BOUND)

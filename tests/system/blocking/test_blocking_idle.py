@@ -47,7 +47,7 @@ def test_ten_idle_sockets_cost_next_to_nothing(program):
     running = {how: program(IDLE, "2", how) for how in ("idle", "asleep", "main")}
     for how, one in running.items():
         share, switches = map(float, one.end().split())
-        # Over a short window beside other work; `python -m bench blocking-idle` measures the real figure.
+        # Over a short window during other work; `python -m bench blocking-idle` measures the real figure.
         assert share < 0.01, f"{how}: {share:.2%} of a core"
         assert switches < 20, f"{how}: {switches} wake-ups a second"
 

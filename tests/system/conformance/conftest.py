@@ -85,7 +85,7 @@ class Twin:
         return self.wait(lambda: monitor.recv(timeout=timeout))
 
     def spawn(self, socket: Any, call: str, *arguments: Any, **options: Any) -> Waiting:
-        """Has a call run beside the test."""
+        """Runs a call in a thread."""
         return Waiting(lambda: getattr(socket, call)(*arguments, **options))
 
     def stop(self) -> None:

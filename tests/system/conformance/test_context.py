@@ -99,7 +99,7 @@ def test_inproc_connect_only_then_term(twin, inproc, kind):
 
 
 def test_ctx_destroy_term_wakes_a_poller(twin, endpoint):
-    """One that watches the descriptor, beside others."""
+    """One that watches the descriptor, among others."""
     pull = twin("PULL", bind=endpoint)
     poller = select.poll()
     poller.register(pull.fileno(), select.POLLIN)
@@ -224,7 +224,7 @@ EXITING = """
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_fork_a_child_that_ends_as_programs_do_ends_well(host):
     """A library that has threads of its own must not wait for them in a process that does not have them."""
-    # From Python 3.12 on any fork beside threads is warned of.
+    # From Python 3.12 on Python warns about any fork in a process with threads.
     program = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(EXITING), host]
     done = subprocess.run(program, capture_output=True, text=True, timeout=50)
     assert done.returncode == 0, done.stderr

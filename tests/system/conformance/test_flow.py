@@ -95,7 +95,7 @@ def test_a_stuck_consumer_among_four_parks_only_what_it_has_pulled(twin, consume
 
 
 def test_a_busy_peer_leaves_the_others_their_turn(twin, endpoint):
-    """A flood beside a trickle: the trickle's messages wait for one turn (256 messages), not for the flood's end."""
+    """A flood next to a trickle: the trickle's messages wait for one turn (256 messages), not for the flood's end."""
     pull = twin("PULL", bind=endpoint, recv_hwm=0)
     flood = twin("PUSH", connect=pull.endpoints[0], send_hwm=0)
     trickle = twin("PUSH", connect=pull.endpoints[0])

@@ -89,13 +89,13 @@ def recorded(path: Path, gap: float, count: int = 5) -> None:
 
 @pytest.mark.parametrize(("speed", "least", "most"), [("1", 0.5, 5), ("5", 0.1, 3), ("0", 0, 3)])
 def test_a_recording_is_played_with_its_timing(
-    tmp_path: Path, told: dict[str, Any], speed: str, least: float, most: float
+    tmp_path: Path, bus_options: dict[str, Any], speed: str, least: float, most: float
 ) -> None:
     recorded(tmp_path / "log", 0.1)
-    with Portal("a", **told) as a:
+    with Portal("a", **bus_options) as a:
         every = a.subscribe_regex("nav|raw")
         a.wait_released(10)
-        play = start("play", str(tmp_path / "log"), f"--socket-name={told['socket_name']}", f"--speed={speed}")
+        play = start("play", str(tmp_path / "log"), f"--socket-name={bus_options['socket_name']}", f"--speed={speed}")
         first = every.recv(timeout=20)
         began = time.monotonic()
         got = [first, *(every.recv(timeout=10) for _ in range(5))]
@@ -111,17 +111,19 @@ def test_a_recording_is_played_with_its_timing(
 @pytest.mark.parametrize(
     ("group", "played"), [(".*", 1), ("(?!x).*", 1), ("goby::terminate::.*|nav", 2), ("goby::(terminate|x)::.*|nav", 2)]
 )
-def test_what_ended_programs_then_ends_none_now(tmp_path: Path, told: dict[str, Any], group: str, played: int) -> None:
+def test_what_ended_programs_then_ends_none_now(
+    tmp_path: Path, bus_options: dict[str, Any], group: str, played: int
+) -> None:
     with Recorder(tmp_path / "log") as recorder:
         head = b"/goby::terminate::request/PROTOBUF/goby.middleware.protobuf.TerminateRequest/1/a/\0"
         recorder.append(head + TerminateRequest(target_pid=1).SerializeToString(), 1)
         recorder.append(b"/goby::health::response/CSTR/CSTR/1/a/\0old\0", 2)
         recorder.append(b"/nav/CSTR/CSTR/1/a/\0new\0", 3)
-    with Portal("a", **told) as a:
+    with Portal("a", **bus_options) as a:
         every = a.subscribe_regex("goby::.*|nav")
         a.wait_released(10)
         play = start(
-            "play", str(tmp_path / "log"), f"--socket-name={told['socket_name']}", "--speed=0", "--group", group
+            "play", str(tmp_path / "log"), f"--socket-name={bus_options['socket_name']}", "--speed=0", "--group", group
         )
         got = [every.recv(timeout=20) for _ in range(played)]
         _, err = play.communicate(timeout=20)
@@ -131,14 +133,14 @@ def test_what_ended_programs_then_ends_none_now(tmp_path: Path, told: dict[str, 
     assert [one.group for one in got] == ["goby::terminate::request", "nav"][-played:]
 
 
-def test_groups_that_are_called_alike_are_played(tmp_path: Path, told: dict[str, Any]) -> None:
+def test_groups_that_are_called_alike_are_played(tmp_path: Path, bus_options: dict[str, Any]) -> None:
     with Recorder(tmp_path / "log") as recorder:
         for number, group in enumerate([b"goby::healthcare", b"goby::health::report", b"goby::terminated"]):
             recorder.append(b"/%s/CSTR/CSTR/1/a/\0x\0" % group, number)
-    with Portal("a", **told) as a:
+    with Portal("a", **bus_options) as a:
         every = a.subscribe_regex("goby::.*")
         a.wait_released(10)
-        play = start("play", str(tmp_path / "log"), f"--socket-name={told['socket_name']}", "--speed=0")
+        play = start("play", str(tmp_path / "log"), f"--socket-name={bus_options['socket_name']}", "--speed=0")
         assert [every.recv(timeout=20).group for _ in range(2)] == ["goby::healthcare", "goby::terminated"]
         _, err = play.communicate(timeout=20)
     assert "1 of goby::terminate and goby::health are left out" in err
@@ -165,40 +167,40 @@ def test_a_player_whose_gobyd_is_gone_ends_by_a_signal(tmp_path: Path, number: s
         play.communicate()
 
 
-def test_what_is_damaged_is_played_as_far_as_it_is_good(tmp_path: Path, told: dict[str, Any]) -> None:
+def test_what_is_damaged_is_played_as_far_as_it_is_good(tmp_path: Path, bus_options: dict[str, Any]) -> None:
     recorded(tmp_path / "log", 0, count=1000)
     whole = (tmp_path / "log").read_bytes()
     (tmp_path / "log").write_bytes(whole[:-3])
-    with Portal("a", **told) as a:
+    with Portal("a", **bus_options) as a:
         texts = a.subscribe("nav", str)
         a.wait_released(10)
-        play = start("play", str(tmp_path / "log"), f"--socket-name={told['socket_name']}", "--speed=0")
+        play = start("play", str(tmp_path / "log"), f"--socket-name={bus_options['socket_name']}", "--speed=0")
         assert [texts.recv(timeout=20) for _ in range(1000)] == [f"{number}" for number in range(1000)]
         _, err = play.communicate(timeout=20)
     assert play.returncode == 0
     assert "cut short: nothing after it is played" in err
 
 
-def test_a_record_that_is_no_publication_is_passed_over(tmp_path: Path, told: dict[str, Any]) -> None:
+def test_a_record_that_is_no_publication_is_passed_over(tmp_path: Path, bus_options: dict[str, Any]) -> None:
     with Recorder(tmp_path / "log") as recorder:
         recorder.append(b"no publication", 1)
         recorder.append(b"/nav/CSTR/CSTR/1/a/\0text\0", 2)
-    with Portal("a", **told) as a:
+    with Portal("a", **bus_options) as a:
         texts = a.subscribe("nav", str)
         a.wait_released(10)
-        play = start("play", str(tmp_path / "log"), f"--socket-name={told['socket_name']}", "--speed=1e-9")
+        play = start("play", str(tmp_path / "log"), f"--socket-name={bus_options['socket_name']}", "--speed=1e-9")
         assert texts.recv(timeout=20) == "text"
         _, err = play.communicate(timeout=20)
     assert play.returncode == 0
     assert f"{tmp_path}/log: the record before byte 45 is skipped: a publication has no NUL" in err
 
 
-def test_a_player_that_would_wait_for_ages_ends_by_a_signal(tmp_path: Path, told: dict[str, Any]) -> None:
+def test_a_player_that_would_wait_for_ages_ends_by_a_signal(tmp_path: Path, bus_options: dict[str, Any]) -> None:
     recorded(tmp_path / "log", 1.0)
-    with Portal("a", **told) as a:
+    with Portal("a", **bus_options) as a:
         texts = a.subscribe("nav", str)
         a.wait_released(10)
-        play = start("play", str(tmp_path / "log"), f"--socket-name={told['socket_name']}", "--speed=1e-300")
+        play = start("play", str(tmp_path / "log"), f"--socket-name={bus_options['socket_name']}", "--speed=1e-300")
         assert texts.recv(timeout=20) == "0"
         play.send_signal(signal.SIGTERM)
         _, err = play.communicate(timeout=20)
@@ -213,17 +215,17 @@ def test_what_is_shown_stays_in_its_line() -> None:
     assert line.endswith(r"a\nb CSTR c\x1b[31mred (5 bytes) 'text'")
 
 
-def test_a_logger_ends_in_time_under_a_flood(tmp_path: Path, told: dict[str, Any]) -> None:
+def test_a_logger_ends_in_time_under_a_flood(tmp_path: Path, bus_options: dict[str, Any]) -> None:
     ended = threading.Event()
 
     def flood() -> None:
-        with Portal("f", **told) as portal:
+        with Portal("f", **bus_options) as portal:
             portal.wait_released(10)
             while not ended.is_set():
                 portal.publish("nav", "x")
 
     flooding = [threading.Thread(target=flood) for _ in range(2)]
-    log = start("log", str(tmp_path / "log"), f"--socket-name={told['socket_name']}")
+    log = start("log", str(tmp_path / "log"), f"--socket-name={bus_options['socket_name']}")
     try:
         for thread in flooding:
             thread.start()
@@ -262,8 +264,8 @@ def test_it_says_who_is_missing(tmp_path: Path) -> None:
         (["sniff", "--seconds=inf"], 2, "--seconds"),
     ],
 )
-def test_what_does_not_fit_is_said(told: dict[str, Any], arguments: list[str], status: int, text: str) -> None:
-    result = CliRunner().invoke(command, [*arguments, f"--socket-name={told['socket_name']}"])
+def test_what_does_not_fit_is_said(bus_options: dict[str, Any], arguments: list[str], status: int, text: str) -> None:
+    result = CliRunner().invoke(command, [*arguments, f"--socket-name={bus_options['socket_name']}"])
     assert (result.exit_code, text in result.output) == (status, True), result.output
     assert "Traceback" not in result.output
 
@@ -329,26 +331,26 @@ def test_it_ends_by_a_signal_while_it_looks_for_the_manager(tmp_path: Path, name
     assert "Traceback" not in output + errors
 
 
-def test_what_this_program_would_not_publish_is_played_as_it_was(tmp_path: Path, told: dict[str, Any]) -> None:
+def test_what_this_program_would_not_publish_is_played_as_it_was(tmp_path: Path, bus_options: dict[str, Any]) -> None:
     frames = [b"/nav/%s/CSTR/1/a/\0x\0" % scheme for scheme in (b"CSTR", b"-3", b"FOO", b"99999999999", b"CSTR")]
     with Recorder(tmp_path / "log") as recorder:
         for number, frame in enumerate(frames):
             recorder.append(frame, number)
-    with Portal("a", **told) as a:
+    with Portal("a", **bus_options) as a:
         every = a.subscribe_regex("nav")
         a.wait_released(10)
-        play = start("play", str(tmp_path / "log"), f"--socket-name={told['socket_name']}", "--speed=0")
+        play = start("play", str(tmp_path / "log"), f"--socket-name={bus_options['socket_name']}", "--speed=0")
         assert [every.recv(timeout=20) for _ in frames] == [publication_of(frame) for frame in frames]
         _, err = play.communicate(timeout=20)
     assert play.returncode == 0
     assert "5 publications played" in err
 
 
-def test_two_loggers_do_not_share_a_file(tmp_path: Path, told: dict[str, Any]) -> None:
-    first = start("log", str(tmp_path / "log"), f"--socket-name={told['socket_name']}")
+def test_two_loggers_do_not_share_a_file(tmp_path: Path, bus_options: dict[str, Any]) -> None:
+    first = start("log", str(tmp_path / "log"), f"--socket-name={bus_options['socket_name']}")
     try:
         until((tmp_path / "log").exists)
-        second = start("log", str(tmp_path / "log"), f"--socket-name={told['socket_name']}")
+        second = start("log", str(tmp_path / "log"), f"--socket-name={bus_options['socket_name']}")
         _, err = second.communicate(timeout=20)
         assert second.returncode == 2
         assert "another process records into it" in err
@@ -359,11 +361,11 @@ def test_two_loggers_do_not_share_a_file(tmp_path: Path, told: dict[str, Any]) -
         first.communicate()
 
 
-def test_who_reads_no_more_is_no_error(tmp_path: Path, told: dict[str, Any]) -> None:
-    sniff = start("sniff", f"--socket-name={told['socket_name']}", "--log-level=error")
+def test_who_reads_no_more_is_no_error(tmp_path: Path, bus_options: dict[str, Any]) -> None:
+    sniff = start("sniff", f"--socket-name={bus_options['socket_name']}", "--log-level=error")
     assert sniff.stdout is not None
     try:
-        with Portal("a", **told) as a:
+        with Portal("a", **bus_options) as a:
             a.wait_released(10)
 
             def said() -> bool:
@@ -380,11 +382,11 @@ def test_who_reads_no_more_is_no_error(tmp_path: Path, told: dict[str, Any]) -> 
         sniff.communicate()
 
 
-def test_a_logger_that_is_killed_in_steady_traffic_loses_a_moment(tmp_path: Path, told: dict[str, Any]) -> None:
-    logger = start("log", str(tmp_path / "log"), f"--socket-name={told['socket_name']}")
+def test_a_logger_that_is_killed_in_steady_traffic_loses_a_moment(tmp_path: Path, bus_options: dict[str, Any]) -> None:
+    logger = start("log", str(tmp_path / "log"), f"--socket-name={bus_options['socket_name']}")
     try:
         until((tmp_path / "log").exists)
-        with Portal("a", **told) as a:
+        with Portal("a", **bus_options) as a:
             a.wait_released(10)
 
             def recorded_some() -> bool:

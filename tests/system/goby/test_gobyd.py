@@ -83,10 +83,10 @@ def test_it_serves_until_a_signal(tmp_path: Path, number: signal.Signals, transp
         options = ["--transport", "tcp", "--tcp-port", "0", "--bind-address", "127.0.0.1"]
     with gobyd(tmp_path, *options, "--required-client", "a", "--required-client", "b") as (process, where):
         assert list(where) == ["manager", "publish", "subscribe"]
-        told = {"socket_name": tmp_path / "g"}
+        bus_options = {"socket_name": tmp_path / "g"}
         if transport == "tcp":
-            told = {"transport": "tcp", "port": int(where["manager"].rpartition(":")[2])}  # type: ignore[dict-item]
-        with Portal("a", **told) as a, Portal("b", **told) as b:  # type: ignore[arg-type]
+            bus_options = {"transport": "tcp", "port": int(where["manager"].rpartition(":")[2])}  # type: ignore[dict-item]
+        with Portal("a", **bus_options) as a, Portal("b", **bus_options) as b:  # type: ignore[arg-type]
             texts = b.subscribe("g", str)
             a.ready()
             until(lambda: a.missing() == ["b"])

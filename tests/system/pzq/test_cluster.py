@@ -94,7 +94,7 @@ def test_a_node_that_was_away_delivers_nothing_that_was_acknowledged_meanwhile(t
     count = 3000  # more than are asked about at a time
     with cluster(tmp_path, "--replicas", "2") as nodes:
         all_but_ten(nodes, count)
-        until(lambda: nodes[2].figures()["replicas"] == 10, "the third one knows what is done with")
+        until(lambda: nodes[2].figures()["replicas"] == 10, "the third one knows what is acknowledged")
         nodes[0].kill()
         nodes[1].start()
         only_the_last(nodes, count)
@@ -102,7 +102,7 @@ def test_a_node_that_was_away_delivers_nothing_that_was_acknowledged_meanwhile(t
 
 @pytest.mark.slow
 def test_nothing_that_was_acknowledged_comes_back_where_only_a_disk_knows_of_it(tmp_path: Path) -> None:
-    """One node is away, one is started anew, and then the owner, who has told it, dies."""
+    """One node is away, one is restarted, and then the owner, who has told it, dies."""
     count = 3000
     with cluster(tmp_path, "--replicas", "2") as nodes:
         all_but_ten(nodes, count)

@@ -72,7 +72,7 @@ def test_available_now_takes_what_was_there_in_bounded_microbatches(
 
 
 def test_a_microbatch_is_bounded_in_bytes(spark: Any, url: str, client: Client, topic: str, tmp_path: Path) -> None:
-    client.publish_many(topic, [b"x" * 991] * 100)  # 1,000 bytes each with what stands beside
+    client.publish_many(topic, [b"x" * 991] * 100)  # 1,000 bytes each with the record's header
     seen = Seen(100)
     drained(stream(spark, url, topic=topic, startingOffsets="earliest", maxBytesPerTrigger="30k"), tmp_path, seen)
     assert seen.batches == [31, 31, 31, 7]

@@ -1,4 +1,4 @@
-"""`drain` in the asyncio twin: it waits for nothing, so that there is nothing to cancel but a `recv` beside it."""
+"""`drain` in the asyncio twin: it never waits, so that only a `recv` at the same time can be cancelled."""
 
 import asyncio
 import itertools

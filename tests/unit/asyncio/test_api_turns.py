@@ -1,4 +1,4 @@
-"""The loop's turns: other tasks run beside one that calls on and on, whatever it calls and however long it works.
+"""The loop's turns: other tasks run next to one that calls on and on, whatever it calls and however long it works.
 
 Time is what this thread has worked: what other processes take of the machine is nobody's fault here.
 """
@@ -32,7 +32,7 @@ NO_ROOM = {
 
 
 class Others:
-    """A task beside the one that is tested: it notes the longest time between two of its turns."""
+    """A task next to the one that is tested: it notes the longest time between two of its turns."""
 
     def __init__(self):
         self.turns = 0
@@ -65,7 +65,7 @@ class Others:
 
 
 async def assert_turns(work, least=10, rounds=None):
-    """Others have their turns beside a task that awaits `work()` again and again."""
+    """Others have their turns next to a task that awaits `work()` again and again."""
     others = await Others().beside(work, rounds)
     assert others.turns >= least
     assert others.gap < GAP

@@ -119,7 +119,7 @@ def test_the_error_names_each_type_that_gives_columns_and_no_other(kind: omq.Soc
 @pytest.mark.parametrize("secure", [False, True], ids=["null", "curve"])
 @pytest.mark.parametrize("seed", range(4))
 def test_any_messages_of_several_peers_come_whole_and_in_order(seed: int, secure: bool) -> None:
-    """Of one part and of several, small and large, into buffers of any size, beside other calls."""
+    """Of one part and of several, small and large, into buffers of any size, among other calls."""
     chance = random.Random(seed)
     sizes = (0, 1, 64, 64, 64, 254, 255, 256, 257, 2000, 70_000)
 

@@ -312,11 +312,11 @@ def test_another_thread_leads_while_a_handler_takes_its_time(
     assert late[0] < 0.15
 
 
-@pytest.mark.parametrize("by_thread", [False, True], ids=["alone", "beside a thread that closes"])
+@pytest.mark.parametrize("by_thread", [False, True], ids=["alone", "next to a thread that closes"])
 def test_an_interrupted_term_waits_for_nobody_any_more(
     handle: Callable[[Callable[[], None]], None], tmp_path: Path, *, by_thread: bool
 ) -> None:
-    """All that it had begun to close is closed, but for what another thread still closes, whose patience holds."""
+    """All that it had begun to close is closed, but for what another thread still closes, whose timeout runs."""
 
     def interrupt() -> None:
         raise KeyboardInterrupt

@@ -135,7 +135,7 @@ def test_security_of_the_command_line(told: Callable[..., Spy], tmp_path: Path) 
     path = tmp_path / "broker.toml"
     path.write_text(f'[security]\nmechanism = "curve"\nsecret_key_file = "{key}"\n')
     assert told(tmp_path / "data", "--config", path, "--mechanism", "null").options["security"] is None
-    # The file's key serves on beside what the command line adds.
+    # The file's key serves on, next to the keys of the command line.
     server = told(tmp_path / "data", "--config", path, "--authorized-keys-file", allowed).options["security"]
     assert server.public_key == public
 

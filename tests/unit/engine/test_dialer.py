@@ -122,7 +122,7 @@ async def test_every_address_of_a_name_is_tried(make, names):
 
 @on_both_loops
 async def test_an_address_that_does_not_answer_costs_a_quarter_of_a_second(make, names, reports):
-    """RFC 8305, section 5: the next address is tried beside it, and the first that connects wins."""
+    """RFC 8305, section 5: the next address is tried at the same time, and the first that connects wins."""
     pull = make(omq.PULL, bind="tcp://127.0.0.3:*")
     port = int(pull.endpoints[0].rpartition(":")[2])
     with mute() as silent:

@@ -172,7 +172,7 @@ async def test_linger_bounds_it(make, absent, linger):
 
 
 async def test_linger_bounds_the_connection_too(make):
-    """A server that takes nothing: the time counts from `disconnect`, and not anew from the connection."""
+    """A server that takes nothing: the time counts from `disconnect`, and not again from the connection."""
     with listening() as server:
         server.setblocking(False)
         push = make(omq.PUSH, linger=0.3)

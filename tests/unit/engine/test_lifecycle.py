@@ -57,7 +57,7 @@ def test_the_page_is_what_the_table_says():
     drawing = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(drawing)
     page = drawing.PAGE.read_text(encoding="utf-8")
-    assert page == drawing.page(), "python docs/draw_lifecycle.py draws it anew"
+    assert page == drawing.page(), "python docs/draw_lifecycle.py draws it again"
     for row in TABLE:
         assert f"{row.source.name} --> {row.target.name}: " in page
     for states in PARTS:

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 class Bus:
-    """A gobyd in this process, and what portals are told to find it.
+    """A gobyd in this process, and its place.
 
     Attributes:
         daemon: The gobyd.
-        told: What portals are told.
+        bus_options: The options by which a portal finds it.
     """
 
-    def __init__(self, daemon: Daemon, told: dict[str, Any]) -> None:
+    def __init__(self, daemon: Daemon, bus_options: dict[str, Any]) -> None:
         self.daemon = daemon
-        self.told = told
+        self.bus_options = bus_options
 
 
 Make = Callable[..., Bus]
@@ -48,18 +48,18 @@ def bus(request: pytest.FixtureRequest, tmp_path: Path, free_port: int) -> Itera
     with ExitStack() as stack:
 
         def made(**options: Any) -> Bus:
-            told: dict[str, Any] = {"socket_name": tmp_path / "g"}
+            bus_options: dict[str, Any] = {"socket_name": tmp_path / "g"}
             if request.param == "tcp":
-                told = {"transport": "tcp", "port": free_port}
+                bus_options = {"transport": "tcp", "port": free_port}
                 options.setdefault("host", "127.0.0.1")
-            return Bus(stack.enter_context(Daemon(**told, **options)), told)
+            return Bus(stack.enter_context(Daemon(**bus_options, **options)), bus_options)
 
         yield made
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """A bus over ipc that requires nobody; what portals are told to find it."""
+def bus_options(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """Runs a bus over ipc that requires no client; yields the options by which a portal finds it."""
     from omq.goby import Daemon
 
     with Daemon(socket_name=tmp_path / "g"):

@@ -180,7 +180,7 @@ def test_it_hears_speaks_and_ends(tmp_path: Path) -> None:
         assert len(echo.threads) == 1, "all in one thread"
 
 
-def test_its_loop_keeps_its_frequency(told: dict[str, Any]) -> None:
+def test_its_loop_keeps_its_frequency(bus_options: dict[str, Any]) -> None:
     class Ticks(Application):
         frequency = 100.0
         times: list[float] = []  # noqa: RUF012
@@ -190,12 +190,12 @@ def test_its_loop_keeps_its_frequency(told: dict[str, Any]) -> None:
             if len(self.times) == 51:
                 self.quit(3)
 
-    ticks = Ticks(**told)
+    ticks = Ticks(**bus_options)
     assert ticks.run() == 3
     assert 0.45 < ticks.times[-1] - ticks.times[0] < 2
 
 
-def test_an_error_ends_it(told: dict[str, Any]) -> None:
+def test_an_error_ends_it(bus_options: dict[str, Any]) -> None:
     class Bad(Application):
         frequency = 1.0
         ended = False
@@ -206,7 +206,7 @@ def test_an_error_ends_it(told: dict[str, Any]) -> None:
         def finalize(self) -> None:
             self.ended = True
 
-    bad = Bad(**told)
+    bad = Bad(**bus_options)
     with pytest.raises(RuntimeError, match="no"):
         bad.run()
     assert bad.ended
@@ -264,9 +264,9 @@ Beacon.main()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_program_ends_by_a_signal(told: dict[str, Any], number: signal.Signals) -> None:
-    at = f"--socket-name={told['socket_name']}"
-    with Portal("a", **told) as a, program(PROGRAM, at, "--name=b1") as process:
+def test_a_program_ends_by_a_signal(bus_options: dict[str, Any], number: signal.Signals) -> None:
+    at = f"--socket-name={bus_options['socket_name']}"
+    with Portal("a", **bus_options) as a, program(PROGRAM, at, "--name=b1") as process:
         said = a.subscribe("beacon", str)
         assert said.recv(timeout=20) == "here"
         process.send_signal(number)
@@ -335,17 +335,17 @@ def test_what_needs_the_bus_says_so_before_the_program_runs() -> None:
 
 
 @pytest.mark.parametrize("answer", [("bogus", None), KeyError("bogus"), None])
-def test_a_program_that_cannot_say_how_it_is_has_failed_and_goes_on(told: dict[str, Any], answer: Any) -> None:
+def test_a_program_that_cannot_say_how_it_is_has_failed_and_goes_on(bus_options: dict[str, Any], answer: Any) -> None:
     class Ill(Echo):
         def health(self) -> tuple[str, str | None]:
             if isinstance(answer, BaseException):
                 raise answer
             return answer  # type: ignore[no-any-return]
 
-    with Portal("a", **told) as a:
+    with Portal("a", **bus_options) as a:
         healths, out = a.subscribe("goby::health::response", ProcessHealth), a.subscribe("out", str)
         a.wait_released(10)
-        ill = Ill(**told)
+        ill = Ill(**bus_options)
         thread, status = run(ill)
         try:
             until(lambda: getattr(ill, "turns", 0) > 0)
@@ -390,8 +390,8 @@ sys.exit(H(socket_name=sys.argv[1]).run())
 """
 
 
-def test_the_second_signal_does_not_wait_for_the_orderly_end(told: dict[str, Any]) -> None:
-    with program(HANGS, str(told["socket_name"])) as process:
+def test_the_second_signal_does_not_wait_for_the_orderly_end(bus_options: dict[str, Any]) -> None:
+    with program(HANGS, str(bus_options["socket_name"])) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "hangs\n"
         process.send_signal(signal.SIGTERM)
@@ -401,8 +401,8 @@ def test_the_second_signal_does_not_wait_for_the_orderly_end(told: dict[str, Any
         assert process.wait(10) == -signal.SIGTERM
 
 
-def test_a_program_runs_once(told: dict[str, Any]) -> None:
-    echo = Echo(**told)
+def test_a_program_runs_once(bus_options: dict[str, Any]) -> None:
+    echo = Echo(**bus_options)
     thread, status = run(echo)
     until(lambda: getattr(echo, "turns", 0) > 0)
     echo.quit(3)

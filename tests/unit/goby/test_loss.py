@@ -85,7 +85,7 @@ def test_and_nothing_of_the_twin(tmp_path: Path, hasty: None) -> None:
 
 
 def test_a_publisher_that_alone_is_cut_off_is_noticed(portal: Twin, bus: Make) -> None:
-    with portal("a", **bus().told) as a:
+    with portal("a", **bus().bus_options) as a:
         a.wait_released(10)
         assert a._router is not None
         a._pub.disconnect(a._router.publish)
@@ -144,7 +144,7 @@ def test_a_gobyd_whose_host_says_nothing_any_more_is_missed_by_who_only_listens(
 def test_a_callback_may_wait_for_a_release(bus: Make) -> None:
     first = bus()
     waited: list[str] = []
-    with Portal("a", **first.told) as a:
+    with Portal("a", **first.bus_options) as a:
 
         def wait(text: str) -> None:
             first.daemon.close()
@@ -175,7 +175,7 @@ def test_a_release_is_heard_while_a_callback_takes_long(bus: Make) -> None:
         seen.set()
         slow.wait(20)
 
-    with Portal("a", **first.told) as a:
+    with Portal("a", **first.bus_options) as a:
         try:
             a.subscribe("x", str, take)
             a.wait_released(10)

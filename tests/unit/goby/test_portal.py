@@ -33,8 +33,8 @@ MESSAGES: list[Any] = ["text", "", "ü", {"a": [1, None, {"b": 1.5}]}, {}, Termi
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=repr)
-def test_what_is_published_arrives(portal: Twin, told: dict[str, Any], message: Any) -> None:
-    with portal("a", **told) as a, portal("b", **told) as b:
+def test_what_is_published_arrives(portal: Twin, bus_options: dict[str, Any], message: Any) -> None:
+    with portal("a", **bus_options) as a, portal("b", **bus_options) as b:
         here, there = a.subscribe("g", type(message)), b.subscribe("g", type(message))
         a.ready()
         a.publish("g", message)
@@ -44,7 +44,7 @@ def test_what_is_published_arrives(portal: Twin, told: dict[str, Any], message: 
             there.recv(timeout=0)
 
 
-def test_bytes_and_schemes_of_ones_own(portal: Twin, told: dict[str, Any]) -> None:
+def test_bytes_and_schemes_of_ones_own(portal: Twin, bus_options: dict[str, Any]) -> None:
     own = Scheme(
         450,
         "LIST",
@@ -52,7 +52,7 @@ def test_bytes_and_schemes_of_ones_own(portal: Twin, told: dict[str, Any]) -> No
         lambda value: json.dumps(value).encode(),
         lambda _, data: json.loads(data),
     )
-    with portal("a", schemes=[own], **told) as a, portal("b", **told) as b:
+    with portal("a", schemes=[own], **bus_options) as a, portal("b", **bus_options) as b:
         b.register(own)
         reports = b.subscribe("g", bytes, scheme="DCCL", type_name="Report")
         lists = b.subscribe("g", list)
@@ -65,8 +65,8 @@ def test_bytes_and_schemes_of_ones_own(portal: Twin, told: dict[str, Any]) -> No
         assert raw.recv(timeout=10) == b"[1, 2]"
 
 
-def test_groups_with_numbers_and_expressions(portal: Twin, told: dict[str, Any]) -> None:
-    with portal("a", **told) as a:
+def test_groups_with_numbers_and_expressions(portal: Twin, bus_options: dict[str, Any]) -> None:
+    with portal("a", **bus_options) as a:
         one, seven = a.subscribe(Group("nav", 1), str), a.subscribe(7, str)
         some = a.subscribe_regex(r"nav(;\d)?", "CS.*", schemes=["CSTR", 7])
         none = a.subscribe_regex("na", schemes="JSON")
@@ -86,8 +86,8 @@ def test_groups_with_numbers_and_expressions(portal: Twin, told: dict[str, Any])
             a.subscribe_regex(schemes=b"CSTR")
 
 
-def test_callbacks_and_iterators_side_by_side(portal: Twin, told: dict[str, Any]) -> None:
-    with portal("a", **told) as a:
+def test_callbacks_and_iterators_side_by_side(portal: Twin, bus_options: dict[str, Any]) -> None:
+    with portal("a", **bus_options) as a:
         got: list[str] = []
         handle = a.subscribe("g", str, got.append)
         every: list[Any] = []
@@ -112,8 +112,8 @@ def test_callbacks_and_iterators_side_by_side(portal: Twin, told: dict[str, Any]
 
 
 @pytest.mark.parametrize("group", ["", "a/b", "a\0b"])
-def test_a_group_that_does_not_fit_is_a_value_error(told: dict[str, Any], group: str) -> None:
-    with Portal("a", **told) as a:
+def test_a_group_that_does_not_fit_is_a_value_error(bus_options: dict[str, Any], group: str) -> None:
+    with Portal("a", **bus_options) as a:
         for call in (a.publish, lambda group, _: a.subscribe(group, str), lambda group, _: a.unsubscribe(group, str)):
             with pytest.raises(ValueError, match="group"):
                 call(group, "x")
@@ -121,8 +121,8 @@ def test_a_group_that_does_not_fit_is_a_value_error(told: dict[str, Any], group:
         a.publish("g", "it lives on")
 
 
-def test_a_message_that_does_not_fit_is_named(told: dict[str, Any]) -> None:
-    with Portal("a", **told) as a:
+def test_a_message_that_does_not_fit_is_named(bus_options: dict[str, Any]) -> None:
+    with Portal("a", **bus_options) as a:
         for message, given in ((1, {}), (b"x", {}), (b"x", {"scheme": "DCCL"}), ("x", {"scheme": "JSON"})):
             with pytest.raises(ValueError):
                 a.publish("g", message, **given)
@@ -139,9 +139,9 @@ def test_a_message_that_does_not_fit_is_named(told: dict[str, Any]) -> None:
 
 
 def test_what_cannot_be_read_is_passed_over(
-    portal: Twin, told: dict[str, Any], caplog: pytest.LogCaptureFixture
+    portal: Twin, bus_options: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with portal("a", **told) as a, omq.PUB(connect=f"ipc://{told['socket_name']}.xsub") as pub:
+    with portal("a", **bus_options) as a, omq.PUB(connect=f"ipc://{bus_options['socket_name']}.xsub") as pub:
         texts, results = a.subscribe("g", str), a.subscribe("g", TerminateResult)
         every, called = a.subscribe_regex("g"), []
         a.subscribe("g", TerminateResult, called.append)
@@ -168,8 +168,8 @@ def test_what_cannot_be_read_is_passed_over(
         assert texts.recv(timeout=10) == "it lives on"
 
 
-def test_threads_share_a_portal(told: dict[str, Any]) -> None:
-    with Portal("a", **told) as a, Portal("b", **told) as b:
+def test_threads_share_a_portal(bus_options: dict[str, Any]) -> None:
+    with Portal("a", **bus_options) as a, Portal("b", **bus_options) as b:
         every = b.subscribe_regex("g")
         a.wait_released(10)
         b.wait_released(10)
@@ -193,8 +193,8 @@ def test_threads_share_a_portal(told: dict[str, Any]) -> None:
         assert len({publication.thread for publication in got}) == 4, "the identifier names the thread"
 
 
-def test_who_takes_nothing_holds_up_nobody(told: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    with Portal("a", **told) as a, Portal("b", **told) as b:
+def test_who_takes_nothing_holds_up_nobody(bus_options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    with Portal("a", **bus_options) as a, Portal("b", **bus_options) as b:
         lazy, busy = b.subscribe("g", str), b.subscribe("g", str)
         a.wait_released(10)
         b.wait_released(10)
@@ -209,8 +209,8 @@ def test_who_takes_nothing_holds_up_nobody(told: dict[str, Any], caplog: pytest.
         assert [lazy.recv(timeout=0) for _ in range(3)] == ["0", "1", "2"], "what waited is there"
 
 
-def test_it_ends_whatever_waits(portal: Twin, told: dict[str, Any]) -> None:
-    a = portal("a", **told)
+def test_it_ends_whatever_waits(portal: Twin, bus_options: dict[str, Any]) -> None:
+    a = portal("a", **bus_options)
     texts = a.subscribe("g", str)
     ended = threading.Event()
 
@@ -237,38 +237,38 @@ def test_it_ends_whatever_waits(portal: Twin, told: dict[str, Any]) -> None:
 
 def test_what_is_kept_leaves_before_the_end_if_it_may(bus: Make) -> None:
     made = bus(required_clients=["a", "b"])
-    with Portal("a", **made.told) as a:
+    with Portal("a", **made.bus_options) as a:
         texts = a.subscribe("g", str)
         a.ready()
-        with Portal("b", **made.told) as b:
+        with Portal("b", **made.bus_options) as b:
             b.publish("g", "x")
             b.ready()
         assert texts.recv(timeout=10) == "x"
 
     async def main() -> None:
-        async with twin.Portal("c", **made.told) as c:
+        async with twin.Portal("c", **made.bus_options) as c:
             await c.publish("g", "y")
 
-    with Portal("a", **made.told) as a:
+    with Portal("a", **made.bus_options) as a:
         texts = a.subscribe("g", str)
         a.wait_released(10)
         asyncio.run(main())
         assert texts.recv(timeout=10) == "y"
 
 
-def test_a_portal_closes_in_its_own_callback(told: dict[str, Any]) -> None:
-    with Portal("a", **told) as a:
+def test_a_portal_closes_in_its_own_callback(bus_options: dict[str, Any]) -> None:
+    with Portal("a", **bus_options) as a:
         a.subscribe("g", str, lambda _: a.close())
         a.ready()
         a.publish("g", "x")
         until(lambda: a.closed)
 
 
-def test_what_was_published_leaves_before_the_end(portal: Twin, told: dict[str, Any]) -> None:
-    with portal("b", **told) as b:
+def test_what_was_published_leaves_before_the_end(portal: Twin, bus_options: dict[str, Any]) -> None:
+    with portal("b", **bus_options) as b:
         texts = b.subscribe("g", str)
         b.wait_released(10)
-        with portal("a", **told) as a:
+        with portal("a", **bus_options) as a:
             a.wait_released(10)
             for number in range(500):
                 a.publish("g", f"{number}")
@@ -277,7 +277,7 @@ def test_what_was_published_leaves_before_the_end(portal: Twin, told: dict[str, 
 
 def test_a_gobyd_that_is_started_again_is_found(portal: Twin, bus: Make) -> None:
     made = bus(required_clients=["a", "b"])
-    with portal("a", **made.told) as a, portal("b", **made.told) as b:
+    with portal("a", **made.bus_options) as a, portal("b", **made.bus_options) as b:
         texts, numbers = b.subscribe("g", str), a.subscribe("h", dict)
         for portal in (a, b):
             portal.ready()
@@ -299,7 +299,7 @@ def test_a_gobyd_that_is_started_again_is_found(portal: Twin, bus: Make) -> None
 
 def test_it_closes_while_no_gobyd_is_there(portal: Twin, bus: Make, caplog: pytest.LogCaptureFixture) -> None:
     made = bus()
-    with portal("a", **made.told) as a:
+    with portal("a", **made.bus_options) as a:
         a.wait_released(10)
         made.daemon.close()
         until(lambda: not a.released)
@@ -311,7 +311,7 @@ def test_it_closes_while_no_gobyd_is_there(portal: Twin, bus: Make, caplog: pyte
 
 def test_nothing_is_kept_for_the_end_any_more(portal: Twin, bus: Make, caplog: pytest.LogCaptureFixture) -> None:
     made = bus()
-    with portal("a", **made.told) as a:
+    with portal("a", **made.bus_options) as a:
         a.wait_released(10)
         made.daemon.close()
         until(lambda: not a.released)
@@ -329,7 +329,7 @@ def test_a_second_gobyd_of_the_same_bus_is_refused(bus: Make) -> None:
     made = bus()
     with pytest.raises(omq.BindError):
         bus()
-    with Portal("a", **made.told) as a:
+    with Portal("a", **made.bus_options) as a:
         a.wait_released(10)
 
 
@@ -384,11 +384,13 @@ def test_many_to_many_below_the_mark(tmp_path: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("fault", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=repr)
-def test_a_callback_that_would_end_the_program_ends_no_subscription(told: dict[str, Any], fault: BaseException) -> None:
+def test_a_callback_that_would_end_the_program_ends_no_subscription(
+    bus_options: dict[str, Any], fault: BaseException
+) -> None:
     def leave(text: str) -> None:
         raise fault
 
-    with Portal("a", **told) as a:
+    with Portal("a", **bus_options) as a:
         a.subscribe("stop", str, leave)
         texts = a.subscribe("x", str)
         a.wait_released(10)
@@ -397,8 +399,8 @@ def test_a_callback_that_would_end_the_program_ends_no_subscription(told: dict[s
         assert texts.recv(timeout=10) == "after"
 
 
-def test_a_callback_that_is_not_subscribed_any_more_is_not_called(portal: Twin, told: dict[str, Any]) -> None:
-    with portal("a", **told) as a:
+def test_a_callback_that_is_not_subscribed_any_more_is_not_called(portal: Twin, bus_options: dict[str, Any]) -> None:
+    with portal("a", **bus_options) as a:
         heard: list[str] = []
 
         def hear(text: str) -> None:
@@ -415,7 +417,7 @@ def test_a_callback_that_is_not_subscribed_any_more_is_not_called(portal: Twin, 
         assert heard == ["1", "the last"]
 
 
-def test_close_waits_for_one_callback_and_not_for_those_behind_it(told: dict[str, Any]) -> None:
+def test_close_waits_for_one_callback_and_not_for_those_behind_it(bus_options: dict[str, Any]) -> None:
     begun, go_on, called = threading.Event(), threading.Event(), []
 
     def slow(text: str) -> None:
@@ -423,8 +425,8 @@ def test_close_waits_for_one_callback_and_not_for_those_behind_it(told: dict[str
         begun.set()
         go_on.wait(20)
 
-    with Portal("b", **told) as b:
-        a = Portal("a", **told)
+    with Portal("b", **bus_options) as b:
+        a = Portal("a", **bus_options)
         a.subscribe("x", str, slow)
         b.wait_released(10)
         a.wait_released(10)
@@ -440,10 +442,10 @@ def test_close_waits_for_one_callback_and_not_for_those_behind_it(told: dict[str
         assert called == ["0"]
 
 
-def test_what_is_published_before_close_in_a_callback_leaves(told: dict[str, Any]) -> None:
-    with Portal("w", **told) as w:
+def test_what_is_published_before_close_in_a_callback_leaves(bus_options: dict[str, Any]) -> None:
+    with Portal("w", **bus_options) as w:
         got = w.subscribe("out", str)
-        c = Portal("c", **told)
+        c = Portal("c", **bus_options)
 
         def leave(text: str) -> None:
             c.subscribe("later", str)
@@ -461,7 +463,7 @@ def test_what_is_published_before_close_in_a_callback_leaves(told: dict[str, Any
 
 def test_flush_says_so_while_the_router_is_lost(portal: Twin, bus: Make) -> None:
     first = bus()
-    with portal("a", **first.told) as a:
+    with portal("a", **first.bus_options) as a:
         a.wait_released(10)
         first.daemon.close()
         until(lambda: not a.released)
@@ -498,16 +500,18 @@ def iterated(text: str) -> Iterator[str]:
     ],
     ids=["coroutine", "partial", "object", "generator", "number"],
 )
-def test_a_callback_of_which_a_call_does_nothing_is_refused(told: dict[str, Any], callback: Any, text: str) -> None:
+def test_a_callback_of_which_a_call_does_nothing_is_refused(
+    bus_options: dict[str, Any], callback: Any, text: str
+) -> None:
     async def run() -> None:
-        async with twin.Portal("a", **told) as a:
+        async with twin.Portal("a", **bus_options) as a:
             with pytest.raises(omq.UsageError, match=text):
                 a.subscribe("x", str, callback)
             with pytest.raises(omq.UsageError, match=text):
                 a.subscribe_regex(callback=callback)
 
     asyncio.run(run())
-    with Portal("a", **told) as a:
+    with Portal("a", **bus_options) as a:
         with pytest.raises(omq.UsageError, match=text):
             a.subscribe("x", str, callback)
         with pytest.raises(omq.UsageError, match=text):
@@ -516,7 +520,7 @@ def test_a_callback_of_which_a_call_does_nothing_is_refused(told: dict[str, Any]
 
 def test_a_signals_handler_may_publish_while_the_hold_lasts(bus: Make) -> None:
     made = bus(required_clients=["a", "b"])
-    with Portal("a", **made.told) as a, Portal("b", **made.told) as b:
+    with Portal("a", **made.bus_options) as a, Portal("b", **made.bus_options) as b:
         texts = b.subscribe("x", str)
         a.ready()
         fired = 0
@@ -557,7 +561,7 @@ CALLS: dict[str, Callable[[Portal, Any], object]] = {
 @pytest.mark.parametrize("held", [False, True])
 def test_a_forked_child_is_told(bus: Make, held: bool) -> None:
     made = bus(required_clients=["missing"] if held else [])
-    with Portal("a", **made.told) as a:
+    with Portal("a", **made.bus_options) as a:
         texts = a.subscribe("x", str)
         if not held:
             a.wait_released(10)
@@ -585,7 +589,7 @@ def test_what_was_held_arrives_at_slow_callbacks_and_late_iterators(portal: Twin
         heard.append(int(text))
         time.sleep(0.0002)
 
-    with portal("a", **made.told) as a, portal("b", **made.told) as b:
+    with portal("a", **made.bus_options) as a, portal("b", **made.bus_options) as b:
         b.subscribe("g", str, hear)
         late, unread = b.subscribe("g", str), b.subscribe("g", str)
         for number in range(count):
@@ -597,14 +601,14 @@ def test_what_was_held_arrives_at_slow_callbacks_and_late_iterators(portal: Twin
         assert late.dropped == unread.dropped == 0
 
 
-def test_a_callback_that_takes_long_holds_up_no_iterator(told: dict[str, Any]) -> None:
+def test_a_callback_that_takes_long_holds_up_no_iterator(bus_options: dict[str, Any]) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def slow(text: str) -> None:
         begun.set()
         go_on.wait(20)
 
-    with Portal("a", **told) as a:
+    with Portal("a", **bus_options) as a:
         a.subscribe("x", str, slow)
         texts = a.subscribe("x", str)
         a.wait_released(10)
@@ -615,25 +619,25 @@ def test_a_callback_that_takes_long_holds_up_no_iterator(told: dict[str, Any]) -
         go_on.set()
 
 
-def at_the_end(told: dict[str, Any], count: int) -> bytes:
+def at_the_end(bus_options: dict[str, Any], count: int) -> bytes:
     """Publishes so many texts from a process that then ends without closing its portal; gives what that one says."""
     program = (
         "import json, sys, omq.goby\n"
         "portal = omq.goby.Portal('b', **json.loads(sys.argv[1]))\n"
         f"for number in range({count}): portal.publish('x', str(number))\n"
     )
-    command = [sys.executable, "-c", program, json.dumps(told, default=str)]
+    command = [sys.executable, "-c", program, json.dumps(bus_options, default=str)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, timeout=30, check=True).stderr
 
 
-def test_what_was_published_leaves_at_the_end_of_the_interpreter(told: dict[str, Any]) -> None:
-    with Portal("a", **told) as a:
+def test_what_was_published_leaves_at_the_end_of_the_interpreter(bus_options: dict[str, Any]) -> None:
+    with Portal("a", **bus_options) as a:
         texts = a.subscribe("x", str)
         a.wait_released(10)
-        assert at_the_end(told, 500) == b""
+        assert at_the_end(bus_options, 500) == b""
         assert [texts.recv(timeout=5) for _ in range(500)] == [str(number) for number in range(500)]
 
 
 def test_what_is_held_at_the_end_of_the_interpreter_is_told(bus: Make) -> None:
     made = bus(required_clients=["missing"])
-    assert b"b: 2 publications that were held are dropped" in at_the_end(made.told, 2)
+    assert b"b: 2 publications that were held are dropped" in at_the_end(made.bus_options, 2)

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.timeout(60)
 
 def test_an_answer_that_was_subscribed_to_late_comes(portal: Twin, bus: Make) -> None:
     """Subscribed to, then asked for: on the one hand the portal's own word, on the other hand another portal's."""
-    told = bus().told
-    with portal("asks", **told) as asks, portal("answers", **told) as answers:
+    bus_options = bus().bus_options
+    with portal("asks", **bus_options) as asks, portal("answers", **bus_options) as answers:
         answers.subscribe("ask", str, lambda text: answers.publish(f"answer{text}", text))
         answers.ready()
         asks.ready()
@@ -38,10 +38,12 @@ def test_an_answer_that_was_subscribed_to_late_comes(portal: Twin, bus: Make) ->
             heard.close()
 
 
-def test_an_answer_comes_from_a_portal_whose_publisher_is_slow_to_hear_who_wants_it(told: dict[str, Any]) -> None:
+def test_an_answer_comes_from_a_portal_whose_publisher_is_slow_to_hear_who_wants_it(
+    bus_options: dict[str, Any],
+) -> None:
     """The question comes by one connection, and that the answer is wanted by another one, which nobody reads."""
     own = omq.Context()
-    with own, Portal("asks", **told) as asks, Portal("answers", context=own, **told) as answers:
+    with own, Portal("asks", **bus_options) as asks, Portal("answers", context=own, **bus_options) as answers:
         answers.subscribe("ask", str, lambda text: answers.publish(f"answer{text}", text))
         asks.wait_released(10)
         answers.wait_released(10)
@@ -59,9 +61,9 @@ def test_an_answer_comes_from_a_portal_whose_publisher_is_slow_to_hear_who_wants
                 sleeper.join()
 
 
-def test_late_subscriptions_beside_a_stream_cost_nothing_of_it(told: dict[str, Any]) -> None:
+def test_late_subscriptions_beside_a_stream_cost_nothing_of_it(bus_options: dict[str, Any]) -> None:
     count = 5000
-    with Portal("a", buffer=50, **told) as a, Portal("b", **told) as b:
+    with Portal("a", buffer=50, **bus_options) as a, Portal("b", **bus_options) as b:
         stream: list[int] = []
         b.subscribe("n", dict, lambda message: stream.append(message["n"]))
         a.wait_released(10)
@@ -91,7 +93,7 @@ def test_late_subscriptions_beside_a_stream_cost_nothing_of_it(told: dict[str, A
 
 def test_the_buffer_is_bounded(portal: Twin, bus: Make) -> None:
     made = bus(required_clients=["a"])
-    with portal("a", buffer=100, **made.told) as a:
+    with portal("a", buffer=100, **made.bus_options) as a:
         texts = a.subscribe("g", str)
         for number in range(100):
             a.publish("g", f"{number}")
@@ -107,13 +109,13 @@ def test_the_buffer_is_bounded(portal: Twin, bus: Make) -> None:
 
 def test_the_hold_says_who_is_missing(portal: Twin, bus: Make) -> None:
     made = bus(required_clients=["a", "b"])
-    with portal("a", **made.told) as a:
+    with portal("a", **made.bus_options) as a:
         a.ready()
         until(lambda: a.missing() == ["b"])
         with pytest.raises(omq.Timeout, match="it waits for b"):
             a.wait_released(0.05)
         assert not a.released
-        with portal("b", **made.told) as b:
+        with portal("b", **made.bus_options) as b:
             b.ready()
             a.wait_released(10)
             b.wait_released(10)
@@ -123,7 +125,7 @@ def test_the_hold_says_who_is_missing(portal: Twin, bus: Make) -> None:
 
 def test_a_gobyd_may_be_started_again_during_the_hold(portal: Twin, bus: Make) -> None:
     made = bus(required_clients=["a", "b"])
-    with portal("a", **made.told) as a:
+    with portal("a", **made.bus_options) as a:
         texts = a.subscribe("g", str)
         a.publish("g", "kept")
         a.ready()
@@ -131,15 +133,15 @@ def test_a_gobyd_may_be_started_again_during_the_hold(portal: Twin, bus: Make) -
         made.daemon.close()
         made = bus(required_clients=["a", "b"])
         until(lambda: made.daemon.missing == ["b"])
-        with portal("b", **made.told) as b:
+        with portal("b", **made.bus_options) as b:
             b.ready()
             assert texts.recv(timeout=10) == "kept"
 
 
 def test_who_publishes_all_the_time_is_released(bus: Make) -> None:
-    told = bus(required_clients=["a"]).told
+    bus_options = bus(required_clients=["a"]).bus_options
     done, heard, sent = threading.Event(), [], 0
-    with Portal("b", **told) as b, Portal("a", **told) as a:
+    with Portal("b", **bus_options) as b, Portal("a", **bus_options) as a:
         b.subscribe("n", dict, lambda message: heard.append(message["n"]))
 
         def publish() -> None:
@@ -167,15 +169,15 @@ def test_who_publishes_all_the_time_is_released(bus: Make) -> None:
 
 
 def test_a_passing_process_of_the_same_name_does_not_keep_the_hold(tmp_path: Path) -> None:
-    told = {"socket_name": tmp_path / "g"}
+    bus_options = {"socket_name": tmp_path / "g"}
     passing = f"import omq.goby; omq.goby.Portal('nav', socket_name={str(tmp_path / 'g')!r}).close()"
     with (
-        Daemon(**told, required_clients=["nav", "logger"]) as daemon,  # type: ignore[arg-type]
-        Portal("nav", **told) as nav,  # type: ignore[arg-type]
+        Daemon(**bus_options, required_clients=["nav", "logger"]) as daemon,  # type: ignore[arg-type]
+        Portal("nav", **bus_options) as nav,  # type: ignore[arg-type]
     ):
         nav.ready()
         until(lambda: daemon.missing == ["logger"])
         subprocess.run([sys.executable, "-c", passing], check=True, timeout=20)
-        with Portal("logger", **told) as logger:  # type: ignore[arg-type]
+        with Portal("logger", **bus_options) as logger:  # type: ignore[arg-type]
             logger.ready()
             nav.wait_released(10)

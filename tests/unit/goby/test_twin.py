@@ -19,12 +19,12 @@ from tests.unit.goby.conftest import Make
 pytestmark = pytest.mark.timeout(60)
 
 
-def test_and_from_a_twin_whose_loop_was_busy(told: dict[str, Any]) -> None:
+def test_and_from_a_twin_whose_loop_was_busy(bus_options: dict[str, Any]) -> None:
     async def run() -> None:
-        async with twin.Portal("answers", **told) as answers:
+        async with twin.Portal("answers", **bus_options) as answers:
             questions = answers.subscribe("ask", str)
             await answers.wait_released(10)
-            with await asyncio.to_thread(lambda: Portal("asks", **told)) as asks:
+            with await asyncio.to_thread(lambda: Portal("asks", **bus_options)) as asks:
                 await asyncio.to_thread(asks.wait_released, 10)
 
                 async def answer() -> None:
@@ -45,9 +45,9 @@ def test_and_from_a_twin_whose_loop_was_busy(told: dict[str, Any]) -> None:
 def test_calls_that_never_wait_may_be_awaited_and_calls_that_wait_cancelled(bus: Make) -> None:
     async def main() -> None:
         made = await asyncio.to_thread(bus, required_clients=["a", "b"])
-        b = twin.Portal("b", **made.told)
+        b = twin.Portal("b", **made.bus_options)
         texts = b.subscribe("g", str)  # before it is connected
-        async with twin.Portal("a", **made.told) as a, b:
+        async with twin.Portal("a", **made.bus_options) as a, b:
             every = await a.subscribe_regex("g")
             a.ready()
             with pytest.raises(omq.Timeout, match="it waits for b"):
@@ -66,9 +66,9 @@ def test_calls_that_never_wait_may_be_awaited_and_calls_that_wait_cancelled(bus:
     asyncio.run(main())
 
 
-def test_the_twin_connects_with_its_first_call(told: dict[str, Any]) -> None:
+def test_the_twin_connects_with_its_first_call(bus_options: dict[str, Any]) -> None:
     async def main() -> None:
-        portal = twin.Portal("a", **told)
+        portal = twin.Portal("a", **bus_options)
         texts = portal.subscribe("g", str)
         await portal.publish("g", "before it was connected")
         assert await texts.recv(timeout=10) == "before it was connected"
@@ -92,12 +92,12 @@ def test_the_twin_connects_with_its_first_call_that_does_not_wait(bus: Make, fir
     async def main() -> None:
         made = await asyncio.to_thread(bus, required_clients=["b"])
         got: list[Any] = []
-        b = twin.Portal("b", **made.told)
+        b = twin.Portal("b", **made.bus_options)
         FIRST_CALLS[first](b, got)
         if first != "ready":
             b.ready()
         await asyncio.to_thread(until, lambda: made.daemon.missing == [])
-        async with twin.Portal("a", **made.told) as a:
+        async with twin.Portal("a", **made.bus_options) as a:
             await a.wait_released(10)
             await a.publish("g", "text")
             if first != "ready":
@@ -137,9 +137,9 @@ def test_the_twin_has_a_daemon(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_who_publishes_all_the_time_is_released_in_the_twin(told: dict[str, Any]) -> None:
+def test_who_publishes_all_the_time_is_released_in_the_twin(bus_options: dict[str, Any]) -> None:
     async def run() -> None:
-        async with twin.Portal("a", **told) as a:
+        async with twin.Portal("a", **bus_options) as a:
             heard = a.subscribe("n", dict)
 
             async def publish(pause: float) -> None:
@@ -161,9 +161,11 @@ def test_who_publishes_all_the_time_is_released_in_the_twin(told: dict[str, Any]
 
 
 @pytest.mark.parametrize("fault", [asyncio.CancelledError, GeneratorExit, ValueError, BaseException])
-def test_what_a_callback_of_the_twin_raises_harms_nobody(told: dict[str, Any], fault: type[BaseException]) -> None:
+def test_what_a_callback_of_the_twin_raises_harms_nobody(
+    bus_options: dict[str, Any], fault: type[BaseException]
+) -> None:
     async def run() -> None:
-        async with twin.Portal("a", **told) as a:
+        async with twin.Portal("a", **bus_options) as a:
 
             def fail(text: str) -> None:
                 raise fault
@@ -178,9 +180,9 @@ def test_what_a_callback_of_the_twin_raises_harms_nobody(told: dict[str, Any], f
     asyncio.run(run())
 
 
-def test_a_twin_that_is_cancelled_leaves_nothing_behind(told: dict[str, Any]) -> None:
+def test_a_twin_that_is_cancelled_leaves_nothing_behind(bus_options: dict[str, Any]) -> None:
     async def life(number: int) -> None:
-        async with twin.Portal(f"p{number}", **told) as portal:
+        async with twin.Portal(f"p{number}", **bus_options) as portal:
             portal.ready()
             await portal.wait_released(5)
 
@@ -201,10 +203,10 @@ def test_a_twin_that_is_cancelled_leaves_nothing_behind(told: dict[str, Any]) ->
     asyncio.run(run())
 
 
-def test_a_twins_close_that_is_cancelled_is_waited_for_by_the_next(told: dict[str, Any]) -> None:
+def test_a_twins_close_that_is_cancelled_is_waited_for_by_the_next(bus_options: dict[str, Any]) -> None:
     async def run() -> None:
         for number in range(20):
-            portal = twin.Portal(f"p{number}", **told)
+            portal = twin.Portal(f"p{number}", **bus_options)
             await portal.start()
             closing = asyncio.create_task(portal.close())
             await asyncio.sleep(0)
@@ -219,9 +221,9 @@ def test_a_twins_close_that_is_cancelled_is_waited_for_by_the_next(told: dict[st
     asyncio.run(run())
 
 
-def test_a_twin_in_another_loop_says_so_and_closes_there_once_its_own_has_ended(told: dict[str, Any]) -> None:
+def test_a_twin_in_another_loop_says_so_and_closes_there_once_its_own_has_ended(bus_options: dict[str, Any]) -> None:
     async def begin() -> twin.Portal:
-        portal = twin.Portal("a", **told)
+        portal = twin.Portal("a", **bus_options)
         await portal.wait_released(10)
         return portal
 

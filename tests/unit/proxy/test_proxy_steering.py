@@ -444,7 +444,7 @@ threading.Thread(target=lambda: [sum(range(20_000)) for _ in iter(int, 1)], daem
 """
 
 
-@pytest.mark.parametrize("before", ["", COMPUTES], ids=["alone", "beside a thread that computes"])
+@pytest.mark.parametrize("before", ["", COMPUTES], ids=["alone", "next to a thread that computes"])
 @pytest.mark.parametrize("rate", [500, 3000])
 def test_ctrl_c_beside_a_stream_that_leaves_time_to_sleep(make, crew, rate, before):
     """A signal that comes while the proxy works, or waits for the GIL, interrupts no sleep: there comes a message."""

@@ -74,7 +74,7 @@ def test_a_listener_is_reached_at_its_path_and_leaves_nothing(listen, tmp_path):
     cleanup()  # a second time is harmless
 
 
-@pytest.mark.parametrize("where", ["socket", "s" * 100, None])  # beside its path, in place, in a directory of its own
+@pytest.mark.parametrize("where", ["socket", "s" * 100, None])  # next to its path, in place, in a directory of its own
 def test_a_socket_that_cannot_listen_leaves_nothing(listen, tmp_path, monkeypatch, where):
     class Deaf(socket.socket):
         def listen(self, backlog=0):

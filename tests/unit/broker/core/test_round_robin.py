@@ -428,7 +428,7 @@ async def test_an_lmdb_read_error_ends_the_consumers_and_acknowledges_nothing(tm
         def fails(transaction, key, value):
             found = block_at(transaction, key, value)
             if found[0] == 2:
-                raise lmdb.CorruptedError("a page is none")
+                raise lmdb.CorruptedError("a page is damaged")
             return found
 
         monkeypatch.setattr(reader, "block_at", fails)

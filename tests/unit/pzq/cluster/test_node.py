@@ -93,7 +93,7 @@ def test_a_message_is_answered_once_so_many_have_it() -> None:
 def test_an_answer_does_not_wait_for_ever_and_the_message_stays() -> None:
     one = node("b", "c")
     one.produced([A(1)], 1, 1.0)
-    one.produced_again(A(1), 1.09)  # does not make it wait anew
+    one.produced_again(A(1), 1.09)  # does not make it wait again
     assert done(one, Answer, Replica) == []
     one.expire(1.2)
     assert done(one, Answer) == [Answer([A(1)], False)]
@@ -332,7 +332,7 @@ def test_its_own_is_told_when_it_changes_and_all_of_it_after_a_while() -> None:
     assert not done(one, "DONE")
     one.tick(1.0 + 2 * TIMEOUT)
     assert set(done(one, "DONE")[0].body["stated"]) == {"a", "b"}
-    hear(one, "c", now=22.0, incarnations=[1, 2])  # it has begun anew
+    hear(one, "c", now=22.0, incarnations=[1, 2])  # it was restarted
     one.tick(22.0)
     assert set(done(one, "DONE")[0].body["stated"]) == {"a", "b"}
 

@@ -191,7 +191,7 @@ def test_lmdb_read_errors_are_reported_as_damage_only_by_verify(again: Again, di
     def fails(transaction, key, value):
         found = block_at(transaction, key, value)
         if found[0] == 2:
-            raise lmdb.CorruptedError("a page is none")
+            raise lmdb.CorruptedError("a page is damaged")
         return found
 
     monkeypatch.setattr(reader, "block_at", fails)
