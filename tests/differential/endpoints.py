@@ -11,7 +11,7 @@ _serial = itertools.count()
 
 
 class EndpointTable:
-    """Endpoints by number. A port is kept for its place, bound and never listening, whoever listens there meanwhile."""
+    """Endpoints by number. A port is kept for its place, bound and never listening, while any socket listens there."""
 
     def __init__(self, transport: str) -> None:
         self._transport = transport
@@ -25,7 +25,7 @@ class EndpointTable:
         return f"tcp://127.0.0.1:{self._port(place)}"
 
     def links(self) -> dict[int, int]:
-        """Connections that whoever listened at each place has, or had before it stopped listening; tcp only."""
+        """Connections of the listener at each place, also of one that has stopped listening; tcp only."""
         if not self._kept:
             return {}
         found = _connections()

@@ -234,7 +234,7 @@ class _Draft:
 
 @st.composite
 def programs(draw: st.DrawFn, transport: str, kinds: tuple[str, ...] = KINDS, most: int = 10) -> Program:
-    """A program of so many steps at most after its sockets have met; its hubs are of one of some types."""
+    """A program with a bounded number of steps after its sockets have met; its hubs are of one of some types."""
     draft = _Draft(draw, transport, kinds)
     draft.prelude()
     for _ in range(draw(st.integers(1, most))):

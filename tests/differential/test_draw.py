@@ -41,7 +41,7 @@ def worker() -> Iterator[Worker]:
 
 
 def check(worker: Worker, transport: str, kinds: tuple[str, ...], examples: int, **usual: Any) -> None:
-    """Compares so many programs."""
+    """Compares *examples* programs."""
     judged = 0
 
     @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck), **usual)

@@ -192,7 +192,7 @@ class BrokerChaos:
                 else:
                     assert topic == "jobs", f"message {id} is lost"
                     assert id in self._done, f"job {id} is lost"
-        assert not any(left.values()), "there are messages that nobody sent, or some twice"
+        assert not any(left.values()), "there are messages that were not sent, or some twice"
         for id, body in self.seen:
             assert stored["log"][id] == body
 

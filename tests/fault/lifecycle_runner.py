@@ -85,7 +85,7 @@ class LifecycleRunner:
     """One lifecycle of one twin.
 
     Args:
-        endpoints: Gives an endpoint that is nobody else's, for a number.
+        endpoints: Gives an endpoint of its own for a number.
         say: Is told each step and what came of it.
     """
 
@@ -494,7 +494,7 @@ class LifecycleRunner:
             await self._make(actor)
 
     async def _part(self, actors: list[Actor]) -> None:
-        """Takes every endpoint back and waits until each knows that nobody is there."""
+        """Takes every endpoint back and waits until each has noticed that its peers are gone."""
         for actor in actors:
             for endpoint in actor.connected:
                 await self.twin.do(actor.socket, "disconnect", endpoint)

@@ -43,7 +43,7 @@ _lives = itertools.count()
 
 
 class Complaints(logging.Handler):
-    """Everything that goes wrong without an exception: logged errors, warnings, what nobody could catch."""
+    """Everything that goes wrong without an exception: logged errors, warnings, exceptions that cannot be caught."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

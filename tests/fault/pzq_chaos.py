@@ -101,7 +101,7 @@ class Clients:
             tried |= {f"p{number}.{sequence}." for sequence in mine}
             lost = {sequence for sequence in answered if f"p{number}.{sequence}." not in came}
             assert not lost, f"acknowledged messages of p{number} are lost: {sorted(lost)[:20]} of {len(answered)}"
-        assert set(came) <= tried, "messages came that nobody sent"
+        assert set(came) <= tried, "messages came that were not sent"
         self.received = len(came)
         for body, times in came.items():
             times.sort()

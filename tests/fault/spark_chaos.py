@@ -201,7 +201,7 @@ class SparkChaos:
     # ------------------------------------------------------------------ a history
 
     def play(self, count: int) -> None:
-        """Publishes, and kills, so many times; then waits until the stream has caught up, and looks at what came."""
+        """Publishes, and kills, a number of times; then waits until the stream has caught up, and checks what came."""
         self._begin_driver()
         for _ in range(count):
             self._kill(*self._chance.choice(KILLS))

@@ -130,7 +130,7 @@ def succeed_ours(kind: str, endpoint: str, secret: str) -> omq.Socket:
 
 
 def collect(kind: str, peer: Any, count: int) -> list[str]:
-    """So many messages of the next peer, and whatever comes in the moment after them."""
+    """The next peer's messages, and those that come in the moment after them."""
     got = []
     unit = 1 if kind in ONE_PART else 1000  # of a second: libzmq counts milliseconds
     while peer.poll(unit * (BOUND if len(got) < count else 0.1)):

@@ -1,4 +1,4 @@
-"""Peers that send on and on what nobody wants: they hold up nobody, fill no memory, and silence no other peer."""
+"""Peers that flood others with unwanted data: they delay no other, fill no memory, and silence no other peer."""
 
 from __future__ import annotations
 

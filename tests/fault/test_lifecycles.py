@@ -7,7 +7,7 @@ import pytest
 
 
 def play(twin, seed, count):
-    """In a process of its own, whose descriptors, threads and memory are nobody else's."""
+    """In a process of its own, with descriptors, threads and memory of its own."""
     command = [
         sys.executable,
         "-m",

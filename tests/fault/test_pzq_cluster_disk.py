@@ -62,7 +62,7 @@ def refused(producer: Producer, kind: type[Refused]) -> tuple[str, int]:
 
 
 def drain(node: Node, count: int) -> set[int]:
-    """Takes so many messages from a node."""
+    """Takes *count* messages from a node."""
     got: set[int] = set()
     with Consumer(node.send) as consumer:
         while len(got) < count:

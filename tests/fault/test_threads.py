@@ -1,4 +1,4 @@
-"""Threads that share blocking sockets and do with them what they please: nothing is lost, and nobody hangs."""
+"""Threads that share blocking sockets and use them at random: nothing is lost, and no thread hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures of the interop tests: libzmq's side, and endpoints that nobody else uses."""
+"""Fixtures of the interop tests: libzmq's side, and endpoints of the test's own."""
 
 from __future__ import annotations
 

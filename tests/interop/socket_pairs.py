@@ -120,7 +120,7 @@ async def _settled(omq_kind: str, ours: Any, zmq_kind: str, theirs: Any) -> None
 
 
 async def probed(pub: Any, sub: Any) -> None:
-    """Publishes from libzmq's PUB, which tells nobody of its subscribers, until omq's side has got one."""
+    """Publishes from libzmq's PUB, which does not report its subscribers, until omq's side has got one."""
     probe, last = b"probe", b"last probe"
     arrived = b""
     while not arrived:

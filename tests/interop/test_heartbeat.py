@@ -1,4 +1,4 @@
-"""Heartbeats with libzmq, both ways: who asks, who answers, and nobody taken for dead. behaviour.md, "Heartbeats"."""
+"""Heartbeats with libzmq, both ways: no living peer is taken for dead. behaviour.md, "Heartbeats"."""
 
 from __future__ import annotations
 

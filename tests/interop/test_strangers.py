@@ -150,7 +150,7 @@ async def test_every_probe_at_once(fresh: Fresh) -> None:
 @pytest.mark.parametrize("said", [b"", greeting()[:20], b"\0" * 200], ids=["nothing", "a-beginning", "garbage"])
 @on_uvloop
 async def test_a_reset_before_the_connection_is_accepted_2334(fresh: Fresh, transport: str, said: bytes) -> None:
-    """No turn of the loop stands between connect and reset: `getpeername` and the TCP options have nobody to ask."""
+    """No turn of the loop stands between connect and reset: `getpeername` and the TCP options fail."""
     async with serving(fresh, transport=transport) as pull, pull.monitor(limit=10_000) as monitor:
         for _ in range(50):
             sock = plain_connection(pull.endpoints[0])

@@ -56,7 +56,7 @@ def test_a_quiet_peer_is_served_when_the_owner_begins_to_work(style: str, crowd:
 
 @pytest.mark.parametrize("style", ["wait", "fileno"])
 def test_a_quiet_peer_is_served_where_the_io_thread_reads_on(style: str, crowd: Crowd) -> None:
-    """While the owner works, again and again: that is nobody's turn yet."""
+    """While the owner works, again and again: that does not count as a turn yet."""
     assert_served(Scenario(style, "PULL", 4, 1, 10e-3, 0, "omq"), crowd)
 
 

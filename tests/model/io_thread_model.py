@@ -95,7 +95,7 @@ class Driving(ABC):
         return w.readable_event in SHOWS and self.case.mutation != "way is given though the descriptor is published"
 
     def _unwatch(self, w: ModelState) -> None:
-        """Asked under the lock: who wants to see what arrives later finds nobody who watches."""
+        """Asked under the lock: a caller that waits for later messages sees that no thread watches."""
         if self.case.mutation != "who is refused stays told":
             w.dismissed = False
         w.io = "idle"

@@ -1,4 +1,4 @@
-"""A model of a socket's lock: `lock.pyx` and `lock.pxd`, and of what others leave to whoever holds it.
+"""A model of a socket's lock: `lock.pyx` and `lock.pxd`, and of what others leave to its holder.
 
 A step lies between two places where a thread lets go of the interpreter's lock: while it waits for this one, and while
 it works with it (a large frame is copied, say). Taking it and letting it go are each one step.

@@ -374,7 +374,7 @@ class Cluster:
     # ------------------------------------------------------------------ what must hold
 
     def check_leadership(self) -> None:
-        """Nobody delivers together with another one, or in a minority's sight."""
+        """Checks that no two nodes deliver, and none in a minority."""
         for owner in NAMES:
             who = [
                 machine.name
@@ -385,7 +385,7 @@ class Cluster:
                 raise Broken(f"{who} deliver what is {owner}'s")
 
     def check_knowledge(self) -> None:
-        """Nobody delivers what a node that it hears knew to be done with, when the one claimed the queue.
+        """Checks that no node delivers a message that was acknowledged at a node it hears, when it claimed the queue.
 
         A node that has lost its disk may: it gets back what was its own from whom it hears first.
         """

@@ -1,4 +1,4 @@
-"""Every interleaving of a few callers, peers and the I/O thread: what is ready is served, and nobody oversleeps."""
+"""Every interleaving of a few callers, peers and the I/O thread: messages are served, and no caller oversleeps."""
 
 from __future__ import annotations
 

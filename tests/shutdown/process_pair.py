@@ -98,7 +98,7 @@ def play(ender: Part, other: Part, endpoint: str, *, kill: bool = False) -> list
     Args:
         ender: Who sends, and ends the connection.
         other: Who takes.
-        endpoint: Where whoever binds does.
+        endpoint: The endpoint of the process that binds.
         kill: Kills the sender as soon as its `close` has returned.
     """
     first, second = (ender, other) if ender.binds else (other, ender)

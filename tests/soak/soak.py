@@ -103,7 +103,7 @@ async def reader(shared: SoakEndpoints, chance: random.Random) -> None:
 
 
 async def cancelled(shared: SoakEndpoints, chance: random.Random) -> None:
-    """Calls that are cut off, on sockets that nobody answers."""
+    """Calls that are cut off, on sockets without a peer."""
     while not shared.over.is_set():
         dealer = omq.asyncio.DEALER(shared.context, connect="tcp://127.0.0.1:9", reconnect_interval=0.05, send_hwm=3)
         tasks = [asyncio.ensure_future(dealer.recv()) for _ in range(3)]
@@ -170,7 +170,7 @@ def pairs(shared: SoakEndpoints, chance: random.Random) -> None:
 
 
 def outsider(stage_work: str, stage_feed: str, service_at: str, seed: int) -> None:
-    """A process that works, reads and asks until somebody kills it."""
+    """A process that works, reads and asks until it is killed."""
     chance = random.Random(seed)
     pull = omq.PULL(connect=stage_work)
     sub = omq.SUB(connect=stage_feed, subscribe=b"")

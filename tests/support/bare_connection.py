@@ -103,7 +103,7 @@ class Driven(AsyncCore):
             await asyncio.get_running_loop().sock_sendall(other, data)
 
     async def read(self, other: socket.socket, size: int) -> bytes:
-        """Reads exactly so much at the other end."""
+        """Reads exactly *size* bytes at the other end."""
         other.setblocking(False)
         data = bytearray()
         async with asyncio.timeout(10):

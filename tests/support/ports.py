@@ -1,4 +1,4 @@
-"""Ports that a test binds, leaves and binds again, or at which nobody is to listen: no other process is given them."""
+"""Ports that a test binds, leaves and binds again, or keeps without a listener: no other process gets them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def held(*hosts: str) -> Iterator[int]:
     """Keeps a port on each of these addresses of IPv4, 127.0.0.1 if none is named, and gives its number.
 
     It is bound with SO_REUSEADDR and never listens: who names it may listen there, or dial from there, and the kernel
-    gives it to nobody who asks for any port (ip(7)).
+    gives it to no process that asks for any port (ip(7)).
     """
     for _ in range(_ATTEMPTS):
         with contextlib.ExitStack() as kept:

@@ -58,7 +58,7 @@ class RawPeer:
             writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     async def send(self, data: bytes) -> None:
-        """Writes; that the other side has hung up is no error here."""
+        """Writes; a peer that has hung up is not an error here."""
         try:
             self._writer.write(data)
             async with asyncio.timeout(TIMEOUT_S):

@@ -79,7 +79,7 @@ class Points:
 
 
 def scattered(count: int) -> list[int]:
-    """1 to *count*, far ones first: whoever stops early has seen some of everywhere."""
+    """1 to *count*, far ones first: a run that stops early has seen some of everywhere."""
     bits = max(count.bit_length(), 1)
     order = sorted(range(1 << bits), key=lambda n: int(f"{n:0{bits}b}"[::-1], 2))
     return [n for n in order if 1 <= n <= count]

@@ -29,7 +29,7 @@ END = -1  # stands for a number in the row that a task ends with
 
 
 def tell(**facts: Any) -> None:
-    """Says facts to whoever started this program."""
+    """Reports facts to the program that started this one."""
     print("told", json.dumps(facts), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""A server that stands still while peers finish their handshake, and others come: nobody loses the first message."""
+"""A server that stands still while peers finish their handshake, and others come: no peer's first message is lost."""
 
 from __future__ import annotations
 

@@ -383,7 +383,7 @@ def a_name_without_an_address(context: omq.Context) -> None:
 
 @blocking
 def several_addresses(context: omq.Context) -> None:
-    """Nobody listens at two addresses of a name; at one of them somebody does."""
+    """Two addresses of a name have no listener; one of them has."""
 
     def look_up(host: str, port: int, **hints: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{number}", port)) for number in (2, 3, 1)]

@@ -1,4 +1,4 @@
-"""A process that runs out of descriptors keeps those that it has, and gets no others that nobody closes."""
+"""A process that runs out of descriptors keeps those that it has, and leaks no others."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The end of a `with` block with something unsent, in either twin: it reports what it waits for, and Ctrl-C ends it.
 
-Each program is a process of its own. Nobody listens at the endpoint that it sends to, and its linger has no end.
+Each program is a process of its own. The endpoint that it sends to has no listener, and its linger has no end.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture
 def little_memory() -> Iterator[Callable[[int | None], None]]:
-    """A function that leaves the process so many bytes of address space; `None`: as many as before."""
+    """A function that leaves the process a number of bytes of address space; `None`: as many as before."""
     before = resource.getrlimit(resource.RLIMIT_AS)
 
     def leave(size: int | None) -> None:

@@ -1,4 +1,4 @@
-"""A forked child: its default context is new, and the parent's sockets are none of its business."""
+"""A forked child: its default context is new, and it does not touch the parent's sockets."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ os._exit(0)
 
 
 def test_ten_idle_sockets_cost_next_to_nothing(program):
-    """The programs run side by side: what does nothing disturbs nobody."""
+    """The programs run side by side: idle ones do not disturb others."""
     running = {how: program(IDLE, "2", how) for how in ("idle", "asleep", "main")}
     for how, one in running.items():
         share, switches = map(float, one.end().split())

@@ -125,7 +125,7 @@ print(closed[0] < 5)
 @pytest.mark.parametrize("kind", ["SUB", "XSUB"])
 @pytest.mark.parametrize("transport", ["tcp", "inproc"])
 def test_an_interrupted_subscription_is_made_or_not(program, transport, kind):
-    """The caller cannot know, and asks again: then it is in force, and whoever listens has heard of it."""
+    """The caller cannot know, and asks again: then it is in force, and every listener has received it."""
     endpoint = "tcp://127.0.0.1:*" if transport == "tcp" else "inproc://here"
     assert program(PRELUDE + SUBSCRIBING, endpoint, kind).end() == "True True 0\n"
 

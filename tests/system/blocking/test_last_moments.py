@@ -1,4 +1,4 @@
-"""The interpreter's last moments: nothing hangs, and nobody says a word who was not asked."""
+"""The interpreter's last moments: nothing hangs, and nothing is printed."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.system.conformance.conftest import drain, fill
 
 @pytest.fixture
 def later(endpoint):
-    """An endpoint that nobody is bound to yet."""
+    """An endpoint without a listener."""
     return endpoint
 
 

@@ -91,7 +91,7 @@ def test_ctx_destroy_a_call_says_that_it_was_the_context(twin, inproc, call):
 
 @pytest.mark.parametrize("kind", ["ROUTER", "DEALER", "PAIR", "SUB", "REQ"])
 def test_inproc_connect_only_then_term(twin, inproc, kind):
-    """libzmq's `test_connect_only` ends with the context; nothing waits for somebody to bind."""
+    """libzmq's `test_connect_only` ends with the context; nothing waits for a listener."""
     socket = twin(kind, connect=inproc)
     ending = twin.spawn(twin.context, "term")
     assert ending.done(BOUND), "nothing is pending, and term waits"

@@ -168,7 +168,7 @@ def test_taking_all_that_is_there_ends_where_that_is_much(twin, inproc):
 
 
 def test_a_peer_with_a_backlog_does_not_delay_another_one(twin):
-    """Output is fair, too: what one peer has still to get stands in nobody's way."""
+    """Output is fair, too: one peer's backlog does not delay the others."""
     router = twin("ROUTER", bind="tcp://127.0.0.1:*", send_hwm=0)
     heavy = twin("DEALER", connect=router.endpoints[0], identity=b"heavy", recv_hwm=2)
     light = twin("DEALER", connect=router.endpoints[0], identity=b"light")
@@ -210,7 +210,7 @@ def test_two_parts_at_a_recv_loop_stay_first_in_line(twin, endpoint, kinds):
 
 @pytest.mark.parametrize("transport", ["tcp", "ipc"])
 def test_max_parts_of_one_costs_who_sends_two_its_connection(twin, tmp_path, transport):
-    """And nobody else anything: a loop of `recv` never sees a MultipartError."""
+    """No other peer notices it: a loop of `recv` never sees a MultipartError."""
     endpoint = "tcp://127.0.0.1:*" if transport == "tcp" else f"ipc://{tmp_path}/s"
     pull = twin("PULL", bind=endpoint, max_parts=1)
     good = twin("PUSH", connect=pull.endpoints[0])

@@ -16,7 +16,7 @@ LARGE = bytes(500_000)
 
 @pytest.fixture
 def later(endpoint):
-    """An endpoint that nobody is bound to yet."""
+    """An endpoint without a listener."""
     return endpoint
 
 
@@ -157,7 +157,7 @@ def test_linger_of_a_publisher_delivers_what_its_subscribers_had_room_for(twin, 
 
 
 def test_linger_for_ever_ends_where_there_is_no_endpoint(twin, later):
-    """A closed socket makes no new ones: nobody can come for what waits."""
+    """A closed socket makes no new connections: no peer can take what waits."""
     push = twin("PUSH")
     name = push.bind(later)
     push.send(b"x")

@@ -29,7 +29,7 @@ def told(twin):
 
 @pytest.fixture
 def nobody():
-    """A tcp endpoint where nobody listens, and nobody else will."""
+    """A tcp endpoint without a listener, kept for the test."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield f"tcp://127.0.0.1:{held.getsockname()[1]}"

@@ -160,7 +160,7 @@ def test_a_cancelled_send_never_tears_a_message(tmp_path, transport):
 
 
 def test_control_traffic_does_not_queue_behind_data(twin):
-    """A subscription gets through while the other direction is full of messages that nobody takes."""
+    """A subscription gets through while the other direction is full of messages that are not taken."""
     pub = twin("XPUB", bind="tcp://127.0.0.1:*", send_hwm=1000)
     with raw_connection(pub.endpoints[0], b"SUB") as sub:
         sub.sendall(b"\0\1\1")

@@ -1,4 +1,4 @@
-"""A message is whole or it is not there: whoever dies in the middle of it, and however large it is."""
+"""A message arrives whole or not at all: whichever side dies in the middle of it, and however large it is."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_call_that_receives_into_a_buffer_survives_the_sender_in_the_middle(tw
 
 @pytest.mark.parametrize("transport", ["tcp", "inproc"])
 def test_who_comes_back_does_not_overtake_what_it_said_before(twin, inproc, transport):
-    """Nobody receives while the sender goes and returns: what the first connection brought is taken first."""
+    """No call receives while the sender goes and returns: the first connection's messages are taken first."""
     count = 600  # more than one turn
     if transport == "tcp":
         server = system.create_server(("127.0.0.1", 0))

@@ -24,7 +24,7 @@ def produce(endpoint: str, bodies: list[str], timeout: float) -> str:
 
 
 def consume(endpoint: str, count: int, timeout: float) -> list[str]:
-    """Takes and acknowledges so many messages, or those that come in time."""
+    """Takes and acknowledges *count* messages, or those that come in time."""
     found = []
     with Consumer(endpoint) as consumer:
         try:

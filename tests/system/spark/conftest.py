@@ -127,7 +127,7 @@ class Feeder:
         thread.start()
 
     def push(self, messages: list[Any], **options: Any) -> str:
-        """A PUSH that sends these once somebody is there; its endpoint."""
+        """Binds a PUSH that sends these messages to the first peer; returns its endpoint."""
         sock = self.open(omq.PUSH, bind="tcp://127.0.0.1:*", **options)
 
         def job() -> None:

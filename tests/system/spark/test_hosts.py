@@ -1,4 +1,4 @@
-"""One stream that executors on several hosts read in turn: every message once, in order, whoever dies."""
+"""One stream that executors on several hosts read in turn: every message once, in order, whichever host dies."""
 
 from __future__ import annotations
 

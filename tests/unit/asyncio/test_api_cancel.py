@@ -1,4 +1,4 @@
-"""Cancellation at every point of a call: nothing is lost, nothing is out of order, nobody is forgotten."""
+"""Cancellation at every point of a call: nothing is lost, nothing is out of order, no waiter is forgotten."""
 
 import asyncio
 import contextlib

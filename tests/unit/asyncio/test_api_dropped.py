@@ -1,4 +1,4 @@
-"""Sockets that nobody closes: when the last reference goes they close in their loop, with their linger, and say so."""
+"""Sockets that are not closed: when the last reference goes they close in their loop, with their linger, and warn."""
 
 import asyncio
 import gc

@@ -354,7 +354,7 @@ async def test_closed_sockets_are_collected(endpoint):
 
 @on_both_loops
 async def test_many_sockets_closed_while_they_connect(make, endpoint):
-    """Sockets that end at every stage of connecting leave nothing behind and harm nobody."""
+    """Sockets that end at every stage of connecting leave nothing behind and harm no other socket."""
     pull = make(omq.PULL, bind=endpoint)
     where = pull.endpoints[0]
     for turn in range(40):

@@ -1,6 +1,6 @@
 """The loop's turns: other tasks run next to one that calls on and on, whatever it calls and however long it works.
 
-Time is what this thread has worked: what other processes take of the machine is nobody's fault here.
+Time is what this thread has worked: what other processes take of the machine does not count here.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Others:
             last = now
 
     async def beside(self, work, rounds=None, seconds=0.15):
-        """Awaits `work()` for so many rounds, or seconds, and tells what the others have had meanwhile."""
+        """Awaits `work()` for *rounds*, or seconds, and returns the turns of the others meanwhile."""
         task = asyncio.create_task(self.run())
         await asyncio.sleep(0.01)
         self.turns = 0
@@ -139,7 +139,7 @@ async def test_polling_what_is_ready(make, inproc, events, timeout, work):
 @pytest.mark.parametrize("style", ["send", "send_multipart", "send_many"])
 @pytest.mark.parametrize("endpoint", ["tcp", pytest.param("ipc", marks=pytest.mark.slow), "inproc"], indirect=True)
 async def test_working_between_two_sends(make, endpoint, style, idle):
-    """Of the first messages of a burst nobody knows yet how long the program works on each."""
+    """The time that the program works on each message is not known for the first ones of a burst."""
     _pull, push = await make.linked(omq.PULL, omq.PUSH, endpoint, send_hwm=0, recv_hwm=0)
     calls = {
         "send": lambda: push.send(b"x"),

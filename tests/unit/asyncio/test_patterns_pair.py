@@ -1,4 +1,4 @@
-"""PAIR: one peer, and nobody else until it is gone (RFC 31)."""
+"""PAIR: one peer, and no other until it is gone (RFC 31)."""
 
 import asyncio
 

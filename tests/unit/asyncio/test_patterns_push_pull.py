@@ -57,7 +57,7 @@ async def test_one_blocked_sender_goes_on_when_the_first_peer_takes_what_waited(
 
 
 async def test_a_peer_that_was_paused_reads_on_when_its_own_messages_are_taken(make, endpoint):
-    """Not only when nobody else has anything: a steady neighbour would keep it waiting."""
+    """Not only when no other has anything: a steady neighbour would keep it waiting."""
     pull = make(omq.PULL, bind=endpoint, recv_hwm=4)
     pushes = [make(omq.PUSH, connect=pull.endpoints[0], send_hwm=4) for _ in range(2)]
     await pull.wait_connected(2, timeout=5)

@@ -84,5 +84,5 @@ def crew() -> Crew:
 
 
 def asleep(socket: omq.Socket, crew_size: int = 1) -> None:
-    """Waits until so many calls sleep on a socket."""
+    """Waits until *crew_size* calls sleep on a socket."""
     until(lambda: socket.readable.waiting + socket.writable.waiting >= crew_size, "a call that sleeps")

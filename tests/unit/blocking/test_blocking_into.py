@@ -39,7 +39,7 @@ def raw_push(pull: Any) -> socket.socket:
 
 
 def arrived(pull: Any, size: int) -> None:
-    """Waits until so many bytes have been read from all peers together."""
+    """Waits until a number of bytes have been read from all peers together."""
     until(lambda: sum(peer.bytes_in for peer in pull.peers) >= size, "the bytes")
 
 

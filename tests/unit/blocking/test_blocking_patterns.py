@@ -66,7 +66,7 @@ def test_a_receiver_that_disconnects_gets_no_more_than_it_held(make):
 
 @pytest.mark.parametrize("call", ["recv", "recv_multipart", "poll"])
 def test_calls_that_do_no_work_do_not_keep_the_io_thread_away(make, crew, call):
-    """A REQ that has asked nothing refuses to receive, without a look at its connections: somebody else has to look."""
+    """A REQ that has asked nothing refuses to receive, without a look at its connections: another one must look."""
     rep, req = make.linked(omq.REP, omq.REQ, "tcp://127.0.0.1:*", reconnect_interval=None)
     # While a caller sleeps in the socket, the I/O thread hands the connections over to it.
     req.send(b"x")

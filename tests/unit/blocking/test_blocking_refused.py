@@ -1,4 +1,4 @@
-"""A message that a call cannot take stays first in line, whoever has something meanwhile."""
+"""A message that a call cannot take stays first in line, whichever peer has something meanwhile."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def fill(router, name):
 
 
 def fill_again(router, names):
-    """Until nobody takes anything: what a kernel takes grows for a while."""
+    """Sends until nothing more is taken: the room in a kernel grows for a while."""
     for name in names * 20:
         if not router.poll(0.05, omq.POLL_OUT):
             return

@@ -1,4 +1,4 @@
-"""Threads that share blocking sockets: every message once, in its sender's order, and nobody left asleep."""
+"""Threads that share blocking sockets: every message once, in its sender's order, and no thread left asleep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wires that nobody speaks, and sketches of two that somebody does, for the seam between a connection and its wire."""
+"""Invented wires, and sketches of two that exist, for the seam between a connection and its wire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The alarm: it calls later, all at once, and wakes nobody when it is set."""
+"""The alarm: it calls later, all at once, and wakes no thread when it is set."""
 
 from __future__ import annotations
 

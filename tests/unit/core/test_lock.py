@@ -1,4 +1,4 @@
-"""The lock of a socket: whoever finds it taken leaves its work to the holder."""
+"""The lock of a socket: a thread that finds it taken leaves its work to the holder."""
 
 import threading
 import time

@@ -250,7 +250,7 @@ async def test_goodbye_to_a_silent_peer_takes_no_time():
 
 @pytest.mark.parametrize("words", [10, pytest.param(1000, marks=pytest.mark.slow)])
 async def test_goodbye_waits_for_the_silence_of_a_peer_that_speaks(words):
-    """To be closed while it speaks would reset it; but one that never stops keeps nobody for ever."""
+    """To be closed while it speaks would reset it; but one that never stops is not waited for."""
     with Driven() as core, over_tcp(core) as (session, theirs):
         theirs.sendall(wire([b"word"]))
         await core.recv()

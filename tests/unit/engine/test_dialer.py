@@ -111,7 +111,7 @@ def names(monkeypatch):
 
 
 async def test_every_address_of_a_name_is_tried(make, names):
-    """Nobody listens at the first two; the third one answers."""
+    """The first two have no listener; the third one answers."""
     pull = make(omq.PULL, bind="tcp://127.0.0.3:*")
     port = int(pull.endpoints[0].rpartition(":")[2])
     names["several.example"] = [("127.0.0.1", 0), ("127.0.0.2", 0), ("127.0.0.3", 0)]

@@ -44,7 +44,7 @@ async def nothing_comes(socket):
 
 @pytest.fixture
 def absent(make, endpoint):
-    """A function that gives an endpoint where nobody listens, and whoever is to: `bind` it."""
+    """A function that gives an endpoint without a listener, and a socket that is to `bind` it."""
 
     def reserve(kind, **options):
         socket = make(kind, **options)

@@ -227,7 +227,7 @@ async def test_a_loop_that_is_held_up_does_not_blame_its_peers(make, reports):
 
 
 async def test_a_peer_whose_answers_are_not_read_is_not_dead(make, reports):
-    """recv_hwm has stopped our reading: its PONG stands behind messages that nobody has asked for yet."""
+    """recv_hwm has stopped our reading: its PONG stands behind messages that were not taken yet."""
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*", recv_hwm=2, heartbeat_interval=0.05, heartbeat_timeout=0.1)
     push = make(omq.PUSH, connect=pull.endpoints[0], send_hwm=0, send_buffer=8192)
     for _ in range(2000):

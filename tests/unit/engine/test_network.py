@@ -69,7 +69,7 @@ def test_closing_ends_a_connect_that_never_returns():
 
 
 def test_a_half_open_connection_is_noticed_by_both_ends():
-    """The wire is cut: nobody hears of it, there is no FIN and no reset, and only heartbeats tell."""
+    """The wire is cut: there is no FIN and no reset, and only heartbeats show it."""
     assert (
         in_a_namespace(
             """

@@ -125,7 +125,7 @@ async def test_reconnect_stop_after_a_disconnect(make, reports, free_place):
 
 
 async def assert_left_alone(make, push, where):
-    """Nobody comes any more by himself, and an explicit connect works."""
+    """Checks that no peer comes by itself any more, and an explicit connect works."""
     pull = make(omq.PULL, bind=where)
     await asyncio.sleep(0.05)
     assert pull.peers == []

@@ -1,4 +1,4 @@
-"""Names and addresses: no pool of threads, and a resolver that hangs keeps nobody waiting."""
+"""Names and addresses: no pool of threads, and a resolver that hangs delays no other socket."""
 
 import asyncio
 import os

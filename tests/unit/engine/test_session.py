@@ -393,7 +393,7 @@ async def test_a_write_that_fails_while_data_is_unread_loses_none_of_it(make):
 
 @on_the_wire
 async def test_a_hang_up_while_reading_is_paused_does_not_spin(make, endpoint):
-    """The kernel reports a hang-up again and again; nobody must listen until the messages are taken."""
+    """The kernel reports a hang-up again and again; its descriptor is not watched until the messages are taken."""
     pull, push = await make.linked(omq.PULL, omq.PUSH, endpoint, recv_hwm=10, send_hwm=0, reconnect_interval=None)
     (session,) = pull._engine.sessions
     await push.send_many([bytes(1000)] * 100)

@@ -71,7 +71,7 @@ async def listened() -> AsyncIterator[tuple[str, Callable[[bytes], Awaitable[Raw
 
 
 async def send_all(sock: omq.Socket, raw: RawPeer, count: int = COUNT) -> None:
-    """Has the socket accept so many messages for the peer."""
+    """Has the socket accept *count* messages for the peer."""
     if isinstance(sock, omq.PUB | omq.XPUB):
         await raw.subscribe(b"")
         await sock.wait_subscribed(timeout=5)

@@ -46,7 +46,7 @@ class LoopEndpoint:
 
 
 class LoopTransport(StreamTransport[LoopEndpoint]):
-    """Streams over abstract Unix sockets; the name is looked up, and leads to nobody first."""
+    """Streams over abstract Unix sockets; the name is looked up, and has no listener at first."""
 
     scheme = "loop"
     hands_over = True

@@ -620,7 +620,7 @@ def test_a_callback_that_takes_long_holds_up_no_iterator(bus_options: dict[str, 
 
 
 def at_the_end(bus_options: dict[str, Any], count: int) -> bytes:
-    """Publishes so many texts from a process that then ends without closing its portal; gives what that one says."""
+    """Publishes *count* texts from a process that ends without closing its portal; returns its standard error."""
     program = (
         "import json, sys, omq.goby\n"
         "portal = omq.goby.Portal('b', **json.loads(sys.argv[1]))\n"

@@ -41,7 +41,7 @@ def test_an_answer_that_was_subscribed_to_late_comes(portal: Twin, bus: Make) ->
 def test_an_answer_comes_from_a_portal_whose_publisher_is_slow_to_hear_who_wants_it(
     bus_options: dict[str, Any],
 ) -> None:
-    """The question comes by one connection, and that the answer is wanted by another one, which nobody reads."""
+    """The question comes by one connection, and that the answer is wanted by another one, which is not read."""
     own = omq.Context()
     with own, Portal("asks", **bus_options) as asks, Portal("answers", context=own, **bus_options) as answers:
         answers.subscribe("ask", str, lambda text: answers.publish(f"answer{text}", text))

@@ -27,7 +27,7 @@ class Interrupted(Exception):
 
 
 class Line:
-    """The sockets of a proxy: a sender has more than they all hold, and nobody reads what the capture sends."""
+    """The sockets of a proxy: a sender has more than they all hold, and what the capture sends is not read."""
 
     def __init__(self, make, crew, kind, spy, options):
         self.front, self.back = make(omq.PULL, bind=TCP), make(omq.PUSH, bind=TCP)

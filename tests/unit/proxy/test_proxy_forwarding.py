@@ -319,7 +319,7 @@ def test_frames_that_are_cut_anywhere_with_commands_between_them(make, crew, pro
 
 
 def _gather(receivers, count):
-    """So many messages that several sockets receive together."""
+    """A number of messages that several sockets receive together."""
     messages = []
     while len(messages) < count:
         messages.extend(receiver.recv_multipart(timeout=0) for receiver in omq.wait(receivers, BOUND))

@@ -43,7 +43,7 @@ def pair() -> tuple[Handshake, Handshake]:
 
 
 def exchanged(count: int) -> tuple[Handshake, Handshake, bytes]:
-    """Both sides after so many commands, and the next one, which is not delivered."""
+    """Both sides after a number of commands, and the next one, which is not delivered."""
     theirs, ours = pair()
     says = greet(theirs, ours)
     hearer, other = ours, theirs

@@ -66,7 +66,7 @@ class ClientMachine(RuleBasedStateMachine):
 
     @rule(sent=some, seen=some, blocks=st.integers(0, 3), taken=some)
     def pass_on(self, sent: int, seen: int, taken: int, blocks: int = 0) -> None:
-        """Lets so many messages come one step further."""
+        """Lets a number of messages come one step further."""
         for _ in range(min(sent, len(self.core.out))):
             self.broker.up.append(self.core.out.popleft())
         for _ in range(min(seen, len(self.broker.up))):
