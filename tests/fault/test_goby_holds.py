@@ -22,5 +22,5 @@ def test_what_is_published_during_the_hold_arrives_once_and_in_order(tmp_path: P
 @pytest.mark.fault
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4, SEEDS))
-def test_it_arrives_whatever_the_history(tmp_path: Path, seed: int) -> None:
+def test_every_publication_arrives_after_any_history(tmp_path: Path, seed: int) -> None:
     assert play(tmp_path, seed) <= BOUND

@@ -149,7 +149,7 @@ def test_a_stream_of_messages(libzmq: Library, our_kind: str, their_kind: str, b
 
 @pytest.mark.parametrize("our_kind", ["PUB", "XPUB"])
 @pytest.mark.parametrize("their_kind", ["SUB", "XSUB"])
-def test_their_subscriptions(libzmq: Library, our_kind: str, their_kind: str) -> None:
+def test_subscriptions_of_libzmq(libzmq: Library, our_kind: str, their_kind: str) -> None:
     with getattr(omq, our_kind)() as ours:
         theirs = libzmq(their_kind)
         join(ours, theirs, "ours")
@@ -176,7 +176,7 @@ def test_our_subscriptions(libzmq: Library, our_kind: str) -> None:
         assert theirs.recv() == b"\0top"
 
 
-def test_their_heartbeats_and_ours(libzmq: Library) -> None:
+def test_heartbeats_of_libzmq_and_omq(libzmq: Library) -> None:
     with omq.PULL(heartbeat_interval=0.05, heartbeat_timeout=BOUND) as ours:
         theirs = libzmq("PUSH")
         theirs.set(HEARTBEAT_IVL, 50)

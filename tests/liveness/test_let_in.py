@@ -110,7 +110,7 @@ def test_the_descriptor_shows_what_arrives(peer: Callable[..., subprocess.Popen[
     assert sorted(ages)[-2] < 0.1, ages
 
 
-def test_nobody_is_asked_where_the_io_thread_rests(pipe: tuple[int, int]) -> None:
+def test_an_idle_io_thread_causes_no_handovers(pipe: tuple[int, int]) -> None:
     with omq.PULL(bind="tcp://127.0.0.1:*") as pull, omq.PUSH(connect=pull.endpoints[0]) as push:
         push.send(b"first")
         assert pull.recv(timeout=5) == b"first"

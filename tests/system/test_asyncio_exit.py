@@ -127,7 +127,7 @@ def test_what_a_connection_has_not_taken_yet_arrives(program: Any, loop: str, ke
 
 
 @pytest.mark.parametrize("keep", [None, "global"])
-def test_it_leaves_over_curve_too(program: Any, keep: str | None) -> None:
+def test_a_message_leaves_over_curve_too(program: Any, keep: str | None) -> None:
     public, secret = omq.curve_keypair()
     server = omq.CurveServer(secret)
     with omq.Context() as context, omq.PULL(context, bind="tcp://127.0.0.1:*", security=server) as pull:
@@ -239,7 +239,7 @@ loop.close()""",
 
 
 @pytest.mark.parametrize("way", GOES_ON)
-def test_it_leaves_while_the_program_goes_on_without_a_loop(program: Any, way: str) -> None:
+def test_a_message_leaves_while_the_program_goes_on_without_a_loop(program: Any, way: str) -> None:
     with omq.Context() as context, omq.PULL(context, bind="tcp://127.0.0.1:*") as pull:
         source = PRELUDE + GOES_ON[way] + "\nprint('goes on', flush=True)\nsys.stdin.read()"
         running = program(source, pull.endpoints[0])
@@ -252,7 +252,7 @@ def test_it_leaves_while_the_program_goes_on_without_a_loop(program: Any, way: s
 
 
 @pytest.mark.parametrize("way", GOES_ON)
-def test_it_waits_for_its_first_peer_without_a_loop(program: Any, free_place: str, way: str) -> None:
+def test_a_message_waits_for_its_first_peer_without_a_loop(program: Any, free_place: str, way: str) -> None:
     """Nothing of a connection was there yet when the loop ended."""
     if way in ("closed in another loop", "the context ends"):
         pytest.skip("the program waits for its peer")

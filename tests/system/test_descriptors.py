@@ -110,7 +110,7 @@ ATTEMPTS = {
 
 @pytest.mark.parametrize("attempt", list(ATTEMPTS))
 @pytest.mark.parametrize("twin", ["blocking", "asyncio"])
-def test_whoever_runs_out_of_descriptors_keeps_those_that_are_there(twin, attempt):
+def test_a_process_out_of_descriptors_keeps_those_that_it_has(twin, attempt):
     """The standard input is the first that goes where an object that opened nothing closes descriptor 0."""
     face, rest = {"blocking": ("omq", BLOCKING), "asyncio": ("omq.asyncio", ASYNCIO)}[twin]
     source = COMMON + rest.replace("ATTEMPT", ATTEMPTS[attempt].replace("FACE", face))

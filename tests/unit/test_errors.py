@@ -74,7 +74,7 @@ def test_a_transport_error_carries_errno(kind: type[errors.TransportError]) -> N
     assert error.strerror == "Address already in use"
 
 
-def test_nobody_is_blamed_twice() -> None:
+def test_each_error_has_one_category() -> None:
     blames = [
         errors.UsageError,
         errors.ClosedError,

@@ -108,7 +108,7 @@ def test_what_does_not_go_together(mechanism: str, files: dict[str, Path], named
         SecurityFiles(mechanism, **files)
 
 
-def test_who_may_come_in_changes_in_use(tmp_path: Path) -> None:
+def test_the_permitted_keys_change_in_use(tmp_path: Path) -> None:
     users = tmp_path / "users"
     users.touch(0o600)
     files = SecurityFiles("plain", users_file=users)

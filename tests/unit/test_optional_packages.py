@@ -65,7 +65,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reason_of(collected) == reason_of(error)
 
 
-def test_it_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "1")
     assert reason_of(ModuleNotFoundError("No module named 'lmdb'", name="lmdb")) == ""
 

@@ -118,7 +118,7 @@ def test_required_clients_are_waited_for(serve: Serve) -> None:
     assert daemon.missing == []
 
 
-def test_who_waits_is_told_without_asking_again(serve: Serve) -> None:
+def test_a_waiting_client_learns_of_the_release_without_asking_again(serve: Serve) -> None:
     daemon = serve(required_clients=["a"])
     manager = daemon.endpoints["manager"]
     with RawClient("a", manager, 11) as a, RawClient("b", manager, 12) as b:
@@ -168,7 +168,7 @@ def test_requests_that_cannot_be_read_harm_nobody(serve: Serve, frame: bytes) ->
         until(lambda: daemon.malformed >= 5)
 
 
-def test_nobody_is_ready_for_another_one(serve: Serve) -> None:
+def test_a_client_cannot_be_ready_for_another_one(serve: Serve) -> None:
     daemon = serve(required_clients=["a"])
     manager = daemon.endpoints["manager"]
     with RawClient("a", manager, 11) as a, RawClient("b", manager, 12) as b:
@@ -203,7 +203,7 @@ def test_health_is_asked_and_reported(serve: Serve) -> None:
         assert abs(report.time / 1e6 - time.time()) < 60
 
 
-def test_it_ends_when_it_is_asked_to_on_the_bus(serve: Serve) -> None:
+def test_a_terminate_request_on_the_bus_ends_an_application(serve: Serve) -> None:
     daemon = serve()
     end = b"/goby::terminate::request/PROTOBUF/goby.middleware.protobuf.TerminateRequest/1/a/\0"
     with RawClient("a", daemon.endpoints["manager"]) as a:

@@ -76,7 +76,7 @@ def test_the_twin_lives_with_gobys_own(bus: Any) -> None:
     asyncio.run(main())
 
 
-def test_it_takes_only_its_own_answer(tmp_path: Path) -> None:
+def test_a_portal_takes_only_its_own_answer(tmp_path: Path) -> None:
     with ExitStack() as stack:
         manager = stack.enter_context(RawManager(str(tmp_path / "g"), ("a", "never")))
         a = stack.enter_context(Portal("a", socket_name=tmp_path / "g"))
@@ -110,7 +110,7 @@ def test_a_manager_that_never_answers_is_named(bus: Any) -> None:
     asyncio.run(main())
 
 
-def test_nobody_there_is_named(tmp_path: Path, free_port: int) -> None:
+def test_an_error_names_the_place_without_a_manager(tmp_path: Path, free_port: int) -> None:
     for bus_options, named in (
         ({"socket_name": tmp_path / "none"}, "none"),
         ({"transport": "tcp", "port": free_port}, str(free_port)),

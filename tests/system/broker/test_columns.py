@@ -118,7 +118,7 @@ def test_ids_that_are_no_longer_kept_are_an_overrun(twin: Any, client: Any) -> N
     twin.wait(client.delete("short"))
 
 
-def test_so_many_bytes_reach_so_far(twin: Any, client: Any, topic: str) -> None:
+def test_a_limit_of_bytes_ends_after_a_whole_record(twin: Any, client: Any, topic: str) -> None:
     twin.wait(client.publish_many(topic, [b"x" * 991] * 1000))  # 1,000 bytes with the record's header
     assert twin.wait(client.offset_after(topic, 1, 1001, 100_000)) == 101
     assert twin.wait(client.offset_after(topic, 501, 1001, 1)) == 502

@@ -244,7 +244,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, zmtp: str) -> None:
         assert command.ended() == -signal.SIGTERM
 
 
-def test_it_waits_for_a_broker_and_can_be_ended_meanwhile(tmp_path: Path, free_port: int) -> None:
+def test_ingest_waits_for_a_broker_and_can_be_ended_meanwhile(tmp_path: Path, free_port: int) -> None:
     arguments = ("--socket", "PULL", "--bind", ANY, "--broker", f"tcp://127.0.0.1:{free_port}", "--topic", "t")
     with started(tmp_path / "first", *arguments) as first, started(tmp_path / "second", *arguments) as second:
         until(lambda: "descriptors" in first.log and "descriptors" in second.log)

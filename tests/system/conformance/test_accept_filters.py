@@ -103,7 +103,7 @@ def test_a_peer_over_ipv4_of_an_ipv6_endpoint_has_its_ipv4_address(twin):
                     assert line.recv(1) == b""
 
 
-def test_who_is_kept_out_costs_nobody_else_anything(twin):
+def test_a_rejected_peer_costs_no_other_anything(twin):
     pull = twin("PULL", max_connections=1, max_handshakes=1)
     endpoint = pull.bind("tcp://127.0.0.1:*", accept_filter="127.0.0.2")
     for _ in range(20):

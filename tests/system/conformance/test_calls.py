@@ -32,7 +32,7 @@ def test_a_linger_that_is_none_is_refused_and_closes_nothing(twin, linked, linge
 
 
 @pytest.mark.parametrize("call", ["recv", "poll"])
-def test_who_asks_on_and_on_without_waiting_sees_what_comes(linked, call):
+def test_a_caller_that_polls_without_waiting_sees_what_comes(linked, call):
     """Also in an event loop that gets no turn of its own meanwhile."""
     push, pull = linked
     push.send(b"x")

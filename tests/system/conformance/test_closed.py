@@ -142,7 +142,7 @@ def test_a_property_is_there(twin, closed, name):
     assert getattr(one, name) == ACCEPTED[name]
 
 
-def test_it_may_be_closed_again_and_looked_at(closed):
+def test_a_closed_socket_may_be_closed_again_and_looked_at(closed):
     one = closed("DEALER")
     one.close()
     one.close(0)
@@ -168,7 +168,7 @@ def test_nothing_public_is_forgotten_here(kind):
     assert public - INNARDS <= {*REFUSED, *ACCEPTED, "options", "close", "stop", "release_fileno"}
 
 
-def test_its_endpoints_are_there_until_it_no_longer_listens(twin, tmp_path):
+def test_the_endpoints_are_there_until_the_socket_no_longer_listens(twin, tmp_path):
     push = twin("PUSH", bind=f"ipc://{tmp_path}/s")
     push.send(b"for somebody")
     closing = twin.spawn(push, "close")

@@ -302,7 +302,7 @@ def test_how_many_connections(twin, dial):
     assert hung_up(dial(few))
 
 
-def test_who_may_come_in(twin):
+def test_the_permitted_peers(twin):
     pull = twin("PULL")
     closed, free = pull.bind(TCP, security=omq.PlainServer({"user": "word"})), pull.bind(TCP)
     push = twin("PUSH")

@@ -28,7 +28,7 @@ def _stuff(push, body):
             return sent
 
 
-def test_it_returns_at_once_where_nothing_waits(twin, endpoint):
+def test_flush_returns_at_once_where_nothing_waits(twin, endpoint):
     pull = twin("PULL", bind=endpoint)
     push = twin("PUSH", connect=pull.endpoints[0])
     push.flush(timeout=0)
@@ -39,7 +39,7 @@ def test_it_returns_at_once_where_nothing_waits(twin, endpoint):
     assert drain(pull, 100) == [b"x"] * 100
 
 
-def test_it_waits_for_a_peer_to_come(twin, tmp_path):
+def test_flush_waits_for_a_peer_to_come(twin, tmp_path):
     push = twin("PUSH", connect=f"ipc://{tmp_path}/s", reconnect_interval=0.01)
     push.send_many([b"%d" % n for n in range(100)])
     with pytest.raises(omq.SendTimeout, match=r"have left within 0\.05 s"):
@@ -52,7 +52,7 @@ def test_it_waits_for_a_peer_to_come(twin, tmp_path):
 
 
 @pytest.mark.parametrize("size", [10, 10_000, 1 << 20])
-def test_it_waits_until_a_slow_peer_has_taken_enough(twin, size, tmp_path):
+def test_flush_waits_until_a_slow_peer_has_taken_enough(twin, size, tmp_path):
     """Messages stand in the queue, in a batch, and in the kernel; what the kernel has has left."""
     pull = twin("PULL", bind=f"ipc://{tmp_path}/s", recv_hwm=1)
     push = twin("PUSH", connect=pull.endpoints[0])
@@ -65,7 +65,7 @@ def test_it_waits_until_a_slow_peer_has_taken_enough(twin, size, tmp_path):
     assert [int(number) for _, number in got] == list(range(sent))
 
 
-def test_who_sends_meanwhile_is_waited_for_and_not_disturbed(twin, endpoint):
+def test_flush_waits_for_concurrent_sends_without_disturbing_them(twin, endpoint):
     pull = twin("PULL", bind=endpoint, recv_hwm=100)
     push = twin("PUSH", connect=pull.endpoints[0], send_hwm=100)
     sending = twin.spawn(push, "send_many", [b"%d" % n for n in range(20_000)])

@@ -104,7 +104,7 @@ def test_disconnecting_gives_one_too(twin, place):
     assert router.recv_multipart(timeout=BOUND) == [b"d", b"bye"]
 
 
-def test_it_wakes_a_call_that_waits_and_is_seen_by_poll(twin, place):
+def test_a_notice_wakes_a_call_that_waits_and_is_seen_by_poll(twin, place):
     router = twin("ROUTER", bind=place, disconnect_message=b"bye")
     dealer = twin("DEALER", connect=place, identity=b"d")
     router.wait_connected(timeout=BOUND)

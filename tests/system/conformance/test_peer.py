@@ -63,7 +63,7 @@ def test_calls_at_once_give_each_its_own_number(twin, endpoint):
     assert {int(one.recv(timeout=BOUND)) for _ in routes} == routes
 
 
-def test_it_waits_for_an_endpoint_that_is_bound_later(twin, endpoint):
+def test_connect_peer_waits_for_an_endpoint_that_is_bound_later(twin, endpoint):
     near = twin("PEER", **FAST)
     call = twin.spawn(near, "connect_peer", endpoint, timeout=BOUND)
     assert not call.done(0.05)
@@ -201,7 +201,7 @@ def test_options_hold_for_the_endpoint(twin, free_place):
 
 
 @pytest.mark.parametrize("kind", ["CLIENT", "SERVER", "CHANNEL", "ROUTER"])
-def test_it_is_for_peer_alone(twin, kind):
+def test_connect_peer_is_for_peer_alone(twin, kind):
     with pytest.raises(AttributeError, match="connect_peer"):
         twin(kind).connect_peer("inproc://x")
 

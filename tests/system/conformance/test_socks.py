@@ -91,7 +91,7 @@ def test_nothing_that_follows_the_reply_is_lost(twin):
             pull.stop()
 
 
-def test_it_is_dialled_again_through_the_proxy(twin):
+def test_an_endpoint_is_dialled_again_through_the_proxy(twin):
     with SocksServer() as proxy, socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(BOUND)
         push = twin("PUSH", linger=0, reconnect_interval=0.01)

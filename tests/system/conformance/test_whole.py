@@ -139,7 +139,7 @@ def test_a_call_that_receives_into_a_buffer_survives_the_sender_in_the_middle(tw
 
 
 @pytest.mark.parametrize("transport", ["tcp", "inproc"])
-def test_who_comes_back_does_not_overtake_what_it_said_before(twin, inproc, transport):
+def test_a_peer_that_comes_back_does_not_overtake_its_earlier_messages(twin, inproc, transport):
     """No call receives while the sender goes and returns: the first connection's messages are taken first."""
     count = 600  # more than one turn
     if transport == "tcp":

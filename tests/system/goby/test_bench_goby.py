@@ -23,7 +23,7 @@ def test_both_routers_carry(tmp_path: Path, router: Callable[[Path], list[str]])
     assert 0 <= cost < 1000
 
 
-def test_it_says_what_it_can_be_told() -> None:
+def test_the_help_of_the_benchmark_has_its_options() -> None:
     said = subprocess.run(
         [sys.executable, "-m", "bench.goby", "--help"], capture_output=True, text=True, check=True, timeout=30
     )

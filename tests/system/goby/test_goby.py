@@ -243,7 +243,7 @@ def test_a_logger_ends_in_time_under_a_flood(tmp_path: Path, bus_options: dict[s
         log.communicate()
 
 
-def test_it_says_who_is_missing(tmp_path: Path) -> None:
+def test_missing_clients_are_named(tmp_path: Path) -> None:
     with Daemon(socket_name=tmp_path / "g", required_clients=["a", "b"]):
         missing = start("missing", f"--socket-name={tmp_path}/g")
         out, err = missing.communicate(timeout=20)
@@ -271,7 +271,7 @@ def test_what_does_not_fit_is_said(bus_options: dict[str, Any], arguments: list[
 
 
 @pytest.mark.parametrize("name", ["sniff", "missing"])
-def test_nobody_there_is_said(tmp_path: Path, name: str) -> None:
+def test_a_missing_gobyd_is_reported(tmp_path: Path, name: str) -> None:
     result = CliRunner().invoke(command, [name, f"--socket-name={tmp_path}/g", "--manager-timeout=0.1"])
     assert result.exit_code == 1
     assert f"{tmp_path}/g.manager" in result.output
@@ -297,7 +297,7 @@ def test_every_payload_has_a_line(publication: Received, text: str) -> None:
     assert len(line) < 300
 
 
-def test_it_ends_by_a_signal_while_it_is_held(tmp_path: Path) -> None:
+def test_a_held_command_ends_by_a_signal(tmp_path: Path) -> None:
     recorded(tmp_path / "log", 0)
     with Daemon(socket_name=tmp_path / "g", required_clients=["never", "omq_goby_play"]) as daemon:
         play = start("play", str(tmp_path / "log"), f"--socket-name={tmp_path}/g")
@@ -312,7 +312,9 @@ def test_it_ends_by_a_signal_while_it_is_held(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("name", ["log", "play", "sniff"])
-def test_it_ends_by_a_signal_while_it_looks_for_the_manager(tmp_path: Path, name: str, number: signal.Signals) -> None:
+def test_a_command_that_looks_for_the_manager_ends_by_a_signal(
+    tmp_path: Path, name: str, number: signal.Signals
+) -> None:
     file = [] if name == "sniff" else [str(tmp_path / "log")]
     recorded(tmp_path / "log", 0)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -361,7 +363,7 @@ def test_two_loggers_do_not_share_a_file(tmp_path: Path, bus_options: dict[str, 
         first.communicate()
 
 
-def test_who_reads_no_more_is_no_error(tmp_path: Path, bus_options: dict[str, Any]) -> None:
+def test_a_closed_pipe_is_not_an_error(tmp_path: Path, bus_options: dict[str, Any]) -> None:
     sniff = start("sniff", f"--socket-name={bus_options['socket_name']}", "--log-level=error")
     assert sniff.stdout is not None
     try:

@@ -77,7 +77,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("transport", ["ipc", "tcp"])
-def test_it_serves_until_a_signal(tmp_path: Path, number: signal.Signals, transport: str) -> None:
+def test_gobyd_serves_until_a_signal(tmp_path: Path, number: signal.Signals, transport: str) -> None:
     options = ["--socket-name", str(tmp_path / "g")]
     if transport == "tcp":
         options = ["--transport", "tcp", "--tcp-port", "0", "--bind-address", "127.0.0.1"]
@@ -105,7 +105,7 @@ def test_it_serves_until_a_signal(tmp_path: Path, number: signal.Signals, transp
         assert [path.name for path in tmp_path.iterdir()] == [], "ready file and sockets are gone"
 
 
-def test_it_ends_when_it_is_asked_to_on_the_bus(tmp_path: Path) -> None:
+def test_a_terminate_request_on_the_bus_ends_gobyd(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         process, _ = stack.enter_context(gobyd(tmp_path, "--socket-name", str(tmp_path / "g")))
         a = stack.enter_context(Portal("a", socket_name=tmp_path / "g"))

@@ -26,7 +26,7 @@ def processor_time(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_it_sleeps_once_nobody_asks_any_more_or_asks_now_and_then(tmp_path: Path) -> None:
+def test_an_idle_device_sleeps_also_between_rare_requests(tmp_path: Path) -> None:
     with (
         device(tmp_path, f"--database={tmp_path / 'data'}") as (process, where),
         raw(zmq.DEALER, where["receive"]) as producer,

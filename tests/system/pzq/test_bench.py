@@ -29,7 +29,7 @@ def test_the_stub_plays_a_device(tmp_path: Path) -> None:
         assert sorted(run_round(endpoints, 500, 1024)) == ["asked", "consumed", "produced"]
 
 
-def test_it_says_what_it_can_be_told() -> None:
+def test_the_help_of_the_benchmark_has_its_options() -> None:
     said = subprocess.run(
         [sys.executable, "-m", "bench.pzq", "--help"], capture_output=True, text=True, check=True, timeout=30
     )

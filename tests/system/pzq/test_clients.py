@@ -253,7 +253,7 @@ def test_a_timeout_tells_why_nobody_is_there() -> None:
         assert "incompatible" in str(caught.value.__cause__)
 
 
-def test_nobody_answers() -> None:
+def test_a_device_that_does_not_answer() -> None:
     with held() as port, Producer(f"tcp://127.0.0.1:{port}", linger=0) as producer:
         with pytest.raises(ProduceTimeout):
             producer.send(b"x", timeout=0.05)

@@ -168,7 +168,7 @@ def test_messages_that_go_between_plan_and_task_fail_it_or_are_passed_over(
     client.delete("moving")
 
 
-def test_who_wants_a_few_rows_does_not_wait_for_all(spark: Any, url: str, client: Client, topic: str) -> None:
+def test_a_read_of_a_few_rows_does_not_wait_for_all(spark: Any, url: str, client: Client, topic: str) -> None:
     client.publish_many(topic, [b"x" * 100_000] * 1000)
     frame = read(spark, url, topic=topic, batchBytes="1m")
     assert [row.id for row in frame.limit(3).collect()] == [1, 2, 3]

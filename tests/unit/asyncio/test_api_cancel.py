@@ -139,7 +139,7 @@ async def test_calls_that_are_made_at_once_are_served_in_their_order(make, endpo
 
 
 @pytest.mark.parametrize("timeout", [0, 5])
-async def test_whoever_lets_others_go_first_is_overtaken_by_nobody(make, inproc, timeout):
+async def test_a_call_that_lets_others_go_first_is_not_overtaken(make, inproc, timeout):
     pull, push = await make.linked(omq.PULL, omq.PUSH, inproc, send_hwm=0, recv_hwm=0)
     await asyncio.gather(*[push.send(b"%d" % number, timeout=timeout) for number in range(1000)])
     got = await asyncio.gather(*[pull.recv(timeout=timeout) for number in range(1000)])

@@ -27,7 +27,7 @@ async def fill(push) -> int:
     raise AssertionError("there is no end of the room")
 
 
-async def test_it_sends_while_there_is_room_and_raises_where_there_is_none(inproc):
+async def test_send_nowait_sends_while_there_is_room_and_raises_without(inproc):
     async with pair(inproc) as (push, pull):
         count = await fill(push)
         assert count >= 3
@@ -75,7 +75,7 @@ async def test_thousands_leave_without_a_turn_of_the_loop(inproc):
     assert ran
 
 
-async def test_it_looks_at_what_the_kernel_has(inproc):
+async def test_poll_nowait_reads_the_kernel(inproc):
     """A program that asks again and again finds the message, without a turn of the loop."""
     async with omq.PULL(bind="tcp://127.0.0.1:*") as pull, omq.PUSH(connect=pull.endpoints[0]) as push:
         await push.wait_connected(timeout=10)

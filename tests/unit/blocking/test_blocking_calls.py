@@ -40,7 +40,7 @@ def test_many_at_a_time(make, endpoint, spin):
 
 
 @pytest.mark.parametrize("endpoint", ["tcp", "ipc"], indirect=True)
-def test_who_spins_at_one_connection_sees_all_else_too(make, crew, endpoint):
+def test_a_caller_that_spins_on_one_connection_sees_the_others_too(make, crew, endpoint):
     """Its messages, its end, another connection's messages, and the socket's end."""
     pull, push = make.linked(omq.PULL, omq.PUSH, endpoint, busy_poll=30)
     found = []

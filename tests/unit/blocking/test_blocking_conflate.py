@@ -30,7 +30,7 @@ def received(sub, last=COUNT - 1):
     return numbers
 
 
-def test_who_lags_gets_the_newest_and_nothing_is_out_of_order(make, endpoint):
+def test_a_lagging_peer_gets_the_newest_and_nothing_is_out_of_order(make, endpoint):
     pub = make(omq.PUB, bind=endpoint, conflate=True, send_hwm=10)
     subs = [make(omq.SUB, connect=pub.endpoints[0], subscribe=b"", recv_hwm=10) for _ in range(2)]
     pub.wait_subscribed(n=2, timeout=BOUND)
@@ -79,7 +79,7 @@ def test_what_was_kept_for_a_subscriber_goes_with_it(make, endpoint):
     assert not pub.lingers
 
 
-def test_nobody_keeps_a_conflating_publisher_waiting(make, endpoint):
+def test_a_conflating_publisher_never_waits(make, endpoint):
     pub = make(omq.PUB, bind=endpoint, conflate=True, xpub_nodrop=True, send_hwm=1, send_timeout=BOUND)
     sub = make(omq.SUB, connect=pub.endpoints[0], subscribe=b"", recv_hwm=1)
     pub.wait_subscribed(timeout=BOUND)

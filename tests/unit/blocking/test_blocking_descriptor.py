@@ -29,7 +29,7 @@ def _waits(fd, seconds=BOUND):
 
 
 @pytest.mark.parametrize("count", [20_000, pytest.param(1_000_000, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
-def test_it_agrees_with_poll_after_every_take(make, crew, endpoint, count):
+def test_the_descriptor_agrees_with_poll_after_every_take(make, crew, endpoint, count):
     pull, push = make.linked(omq.PULL, omq.PUSH, endpoint)
     fd = pull.fileno()
     chance = random.Random(3)
@@ -64,7 +64,7 @@ def test_it_agrees_with_poll_after_every_take(make, crew, endpoint, count):
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_it_may_be_asked_for_at_any_time(make, inproc, early):
+def test_the_descriptor_may_be_asked_for_at_any_time(make, inproc, early):
     pull = make(omq.PULL)
     fd = pull.fileno() if early else None
     pull.bind("tcp://127.0.0.1:*")
@@ -166,7 +166,7 @@ def _callers_read(pull, push):
     return not pull.published
 
 
-def test_who_sleeps_on_a_descriptor_that_is_given_back_wakes_up(make, crew):
+def test_a_caller_asleep_on_a_released_descriptor_wakes_up(make, crew):
     pull, push = make.linked(omq.PULL, omq.PUSH, "tcp://127.0.0.1:*")
     fd = pull.fileno()
     waiting = crew(_waits, fd)

@@ -76,7 +76,7 @@ def test_a_loop_that_polls_a_full_router_sleeps(make, endpoint):
     assert turns <= 5
 
 
-def test_who_waits_for_room_is_told_of_it(make, crew, endpoint):
+def test_a_caller_that_waits_for_room_wakes_up(make, crew, endpoint):
     router, dealer = make.linked(omq.ROUTER, omq.DEALER, endpoint, identity=b"d", router_mandatory=True, **HWM)
     fill(router, b"d")
     crew(router.poll, BOUND, omq.POLL_OUT)
@@ -107,7 +107,7 @@ def test_another_peer_a_higher_mark_and_another_rule_make_room(make, endpoint):
 
 
 @pytest.mark.parametrize("mandatory", [False, True])
-def test_it_says_what_libzmq_says(make, mandatory):
+def test_poll_agrees_with_libzmq(make, mandatory):
     router, dealer = make.linked(
         omq.ROUTER, omq.DEALER, "tcp://127.0.0.1:*", identity=b"d", router_mandatory=mandatory, **HWM
     )

@@ -79,14 +79,14 @@ class Tcp(Driven):
             return b""
 
 
-async def test_they_leave_at_once_while_our_kernel_has_room():
+async def test_commands_leave_at_once_while_our_kernel_has_room():
     with Tcp() as core:
         core.peer.control(command(b"SUBSCRIBE", b"a"))
         assert await core.read(core.theirs, 13) == command(b"SUBSCRIBE", b"a")
         assert core.session.told == 0
 
 
-async def test_they_leave_while_nobody_reads_if_our_kernel_has_room_for_a_moment():
+async def test_commands_leave_while_the_peer_sends_if_our_kernel_has_room_for_a_moment():
     with Tcp() as core:
         core.peer.pause()
         core.theirs.sendall(ONE)
@@ -101,7 +101,7 @@ async def test_they_leave_while_nobody_reads_if_our_kernel_has_room_for_a_moment
         assert await core.read(core.theirs, 13) == command(b"SUBSCRIBE", b"a")
 
 
-async def test_they_wait_until_everything_is_read_and_keep_their_order():
+async def test_commands_wait_until_everything_is_read_and_keep_their_order():
     with Tcp() as core:
         count = await core.flood()
         waiting = [command(b"SUBSCRIBE", b"a"), command(b"CANCEL", b"a"), command(b"SUBSCRIBE", b"b")]
@@ -123,7 +123,7 @@ async def test_they_wait_until_everything_is_read_and_keep_their_order():
         assert core.heard() == command(b"PONG")
 
 
-async def test_they_are_dropped_if_the_end_comes_first():
+async def test_commands_are_dropped_if_the_end_comes_first():
     with Tcp() as core:
         count = await core.flood()
         core.peer.control(command(b"PONG"))
@@ -165,7 +165,7 @@ async def test_what_waits_is_bounded():
 
 
 @pytest.mark.parametrize("how", ["goodbye", "close"])
-async def test_they_end_with_the_connection(how):
+async def test_commands_end_with_the_connection(how):
     with Tcp() as core:
         await core.flood()
         core.peer.control(command(b"SUBSCRIBE", b"a"))

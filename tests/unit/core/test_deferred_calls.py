@@ -54,7 +54,7 @@ def test_what_is_taken_back_is_not_called_and_wakes_nobody(deferred_calls: Defer
     assert called == [2]
 
 
-def test_it_can_be_set_again_by_what_it_calls(deferred_calls: DeferredCalls) -> None:
+def test_a_deferred_call_can_set_the_alarm_again(deferred_calls: DeferredCalls) -> None:
     called: list[int] = []
     deferred_calls.set(lambda: deferred_calls.set(lambda: called.append(1)))
     for _ in range(2):

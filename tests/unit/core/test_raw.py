@@ -30,7 +30,7 @@ async def take(core, size):
     return found
 
 
-def test_it_has_no_header_and_leaves_room_for_one():
+def test_a_raw_frame_has_no_header_and_leaves_room_for_one():
     codec = RawCodec()
     assert (codec.overhead, codec.lead, codec.growth, codec.portion) == (0, 9, 0, CHUNK)
     assert codec.borrows

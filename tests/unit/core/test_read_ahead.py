@@ -171,7 +171,7 @@ def test_what_is_read_before_is_answered_by_who_reads(family, owners):
 
 
 @pytest.mark.parametrize("cut", [1, 3, 60])
-def test_it_begins_where_the_next_frame_begins(family, owners, cut):
+def test_read_ahead_begins_where_the_next_frame_begins(family, owners, cut):
     """Half of a frame has been read: the bytes of a PING within it are data."""
     owners.append(owner := Owner(family))
     frame = encode_frame(b"head" + ping(0, b"false") * 10)

@@ -92,7 +92,7 @@ async def get(pull, count):
 
 
 @on_both_loops
-async def test_whoever_was_answered_is_served_and_the_others_wait(make):
+async def test_peers_that_were_answered_are_served_and_the_others_wait(make):
     """Our turn comes late: what the answered peers have sent is there, and so are more peers."""
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*", max_handshakes=3)
     raws = [await answered(pull.endpoints[0]) for _ in range(3)]

@@ -139,7 +139,7 @@ async def test_where_others_are_it_stays_for_them(make, absent, free_place):
         taker.stop()
 
 
-async def test_who_has_given_up_is_nobody(make, free_place):
+async def test_a_dialer_that_has_given_up_takes_no_messages(make, free_place):
     """The cancelled call does not keep others from taking what waits; what it left waits for the next."""
     dead = free_place
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
@@ -233,7 +233,7 @@ async def test_stop_drops_it(make, absent):
     await nothing_comes(server)
 
 
-async def test_it_takes_no_room_of_the_socket(make, absent):
+async def test_a_leaving_dialer_takes_no_room_of_the_socket(make, absent):
     _, where = absent(omq.PULL)
     push = make(omq.PUSH, send_hwm=2, **FAST)
     push.connect(where)
@@ -285,7 +285,7 @@ async def test_a_connection_that_fails_is_tried_again(make, greeting, free_port)
     assert await pull.recv(timeout=5) == b"x"
 
 
-async def test_who_is_not_to_dial_again_gives_up(make, free_place):
+async def test_a_dialer_without_reconnects_gives_up(make, free_place):
     push = make(omq.PUSH, reconnect_stop={"refused"}, **FAST)
     await visit(push, free_place, b"x")
     await until(lambda: not leaving(push))

@@ -136,7 +136,7 @@ async def test_a_subscriber_may_leave_and_come_back(make, kind):
         await until(lambda: not pub.peers)
 
 
-async def test_who_has_left_is_no_subscriber_any_more(make):
+async def test_a_peer_that_has_left_is_not_a_subscriber_any_more(make):
     """A SUBSCRIBE that comes while what was published before is still leaving changes nothing."""
     sub = make(omq.SUB, bind="tcp://127.0.0.1:*", subscribe=[b""], recv_hwm=1)
     pub = make(omq.PUB, connect=sub.endpoints[0])

@@ -67,7 +67,7 @@ def test_calls_and_coroutines_run_there_and_give_what_they_give(io):
         io.run(divmod, 7, 0)
 
 
-def test_it_cannot_wait_for_itself(io):
+def test_the_io_thread_cannot_wait_for_itself(io):
     for call in (io.run, io.begin):
         with pytest.raises(omq.StateError, match="callback on the I/O thread"):
             io.run(call, len, "")

@@ -78,7 +78,7 @@ def test_blocking_sockets_too(attempts, free_place):
         pull.close()
 
 
-async def test_who_begins_to_listen_is_told_of_each_attempt(make, attempts, free_place):
+async def test_a_new_monitor_reports_each_attempt(make, attempts, free_place):
     push = make(omq.PUSH, connect=free_place, **FAST)
     await until(lambda: attempts["quick"] >= 3)
     monitor = push.monitor()
@@ -134,7 +134,7 @@ async def test_closing_ends_it(make, attempts, free_place):
     assert attempts["quick"] == quick
 
 
-async def test_who_closes_with_a_connection_in_hand_closes_that(make, attempts, free_port):
+async def test_closing_during_an_attempt_closes_its_connection(make, attempts, free_port):
     """The attempt has succeeded, and the dialer's turn has not come yet."""
     where = f"tcp://127.0.0.1:{free_port}"
     push = make(omq.PUSH, connect=where, **FAST)

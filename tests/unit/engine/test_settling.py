@@ -121,7 +121,7 @@ async def full(sock: omq.Socket) -> None:
 
 @pytest.mark.parametrize(("kind", "theirs"), SENDERS, ids=lambda one: getattr(one, "__name__", None))
 @pytest.mark.parametrize("endpoint", ["tcp", "ipc"], indirect=True)
-async def test_it_gets_whole_messages_in_their_order(make, endpoint, kind, theirs):
+async def test_a_leaving_peer_gets_whole_messages_in_their_order(make, endpoint, kind, theirs):
     sock = make(kind, bind=endpoint, **SMALL)
     raw = await met(sock, theirs)
     await send_all(sock, raw)

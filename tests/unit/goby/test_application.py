@@ -153,7 +153,7 @@ def test_a_loop_that_is_too_slow_shares_its_time_with_callbacks(tmp_path: Path) 
             assert status == [0]
 
 
-def test_it_hears_speaks_and_ends(tmp_path: Path) -> None:
+def test_an_application_receives_publishes_and_ends(tmp_path: Path) -> None:
     with Daemon(socket_name=tmp_path / "g", required_clients=["Echo", "a"]) as daemon:
         echo = Echo(socket_name=tmp_path / "g")
         thread, status = run(echo)
@@ -180,7 +180,7 @@ def test_it_hears_speaks_and_ends(tmp_path: Path) -> None:
         assert len(echo.threads) == 1, "all in one thread"
 
 
-def test_its_loop_keeps_its_frequency(bus_options: dict[str, Any]) -> None:
+def test_the_loop_of_an_application_keeps_its_frequency(bus_options: dict[str, Any]) -> None:
     class Ticks(Application):
         frequency = 100.0
         times: list[float] = []  # noqa: RUF012

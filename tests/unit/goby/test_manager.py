@@ -66,7 +66,7 @@ def test_all_that_are_required_are_waited_for(order: tuple[str, ...]) -> None:
     assert asked(held, 2, "late", now=1000.0).hold is False, "a late joiner goes at once"
 
 
-def test_who_is_silent_is_no_longer_ready() -> None:
+def test_a_silent_client_is_no_longer_ready() -> None:
     held = manager("a", "b")
     asked(held, 2, "a", ready=True, now=0.0)
     assert held.hold.missing(CLIENT_IDLE_TIMEOUT_S) == ["b"]
@@ -84,7 +84,7 @@ def test_once_released_it_stays_so() -> None:
     assert held.hold.missing(101.0) == []
 
 
-def test_who_comes_again_has_said_nothing_yet() -> None:
+def test_a_client_that_comes_again_is_not_ready_yet() -> None:
     held = manager("a", "b")
     asked(held, 1, "a", 5)
     asked(held, 2, "a", 5, ready=True)
@@ -93,7 +93,7 @@ def test_who_comes_again_has_said_nothing_yet() -> None:
     assert held.hold.missing(0) == ["a", "b"]
 
 
-def test_nobody_speaks_for_another_process(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_cannot_answer_for_another_process(caplog: pytest.LogCaptureFixture) -> None:
     held = manager("a")
     asked(held, 1, "a", 5)
     response = asked(held, 2, "a", 6, ready=True)
@@ -104,13 +104,13 @@ def test_nobody_speaks_for_another_process(caplog: pytest.LogCaptureFixture) -> 
     assert asked(held, 2, "a", 5, ready=True).hold is False
 
 
-def test_nobody_speaks_for_the_manager() -> None:
+def test_a_client_cannot_answer_for_the_manager() -> None:
     held = Manager("gobyd", 1, [], PUBLISH, SUBSCRIBE)
     asked(held, 1, "gobyd", 77)
     assert asked(held, 2, "gobyd", 77, ready=True).hold is True
 
 
-def test_who_waits_is_told_of_the_release_at_once() -> None:
+def test_waiting_clients_learn_of_the_release_at_once() -> None:
     held = manager("a", "b")
     for pid, name in enumerate(["a", "c", "c"], 10):
         answer = held.handle(hold_request(name, pid, 0, name == "a"), 0.0)
@@ -153,7 +153,7 @@ def test_the_log_says_who_is_missing(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_it_says_on_request_who_is_missing() -> None:
+def test_the_manager_names_missing_clients_on_request() -> None:
     held = manager("a", "b")
     asked(held, 2, "b", ready=True)
     assert list(asked(held, 1000, "me").missing_client) == ["a"]
@@ -181,7 +181,7 @@ def test_a_process_that_is_silent_no_longer_speaks_for_its_name() -> None:
     assert not hold.record("nav", 2, True, 2.1), "now it is the first one's"
 
 
-def test_who_takes_over_a_name_is_not_ready_since_the_one_before_was() -> None:
+def test_a_client_does_not_inherit_readiness_with_a_name() -> None:
     hold = Hold(["nav"])
     hold.register("nav", 1, 0.0)
     hold.register("nav", 2, 0.1)

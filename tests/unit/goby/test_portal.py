@@ -193,7 +193,9 @@ def test_threads_share_a_portal(bus_options: dict[str, Any]) -> None:
         assert len({publication.thread for publication in got}) == 4, "the identifier names the thread"
 
 
-def test_who_takes_nothing_holds_up_nobody(bus_options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_portal_that_takes_nothing_delays_no_other(
+    bus_options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     with Portal("a", **bus_options) as a, Portal("b", **bus_options) as b:
         lazy, busy = b.subscribe("g", str), b.subscribe("g", str)
         a.wait_released(10)
@@ -209,7 +211,7 @@ def test_who_takes_nothing_holds_up_nobody(bus_options: dict[str, Any], caplog: 
         assert [lazy.recv(timeout=0) for _ in range(3)] == ["0", "1", "2"], "what waited is there"
 
 
-def test_it_ends_whatever_waits(portal: Twin, bus_options: dict[str, Any]) -> None:
+def test_closing_a_portal_ends_every_waiting_call(portal: Twin, bus_options: dict[str, Any]) -> None:
     a = portal("a", **bus_options)
     texts = a.subscribe("g", str)
     ended = threading.Event()
@@ -297,7 +299,7 @@ def test_a_gobyd_that_is_started_again_is_found(portal: Twin, bus: Make) -> None
         a.publish("g", "unheard")
 
 
-def test_it_closes_while_no_gobyd_is_there(portal: Twin, bus: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_portal_closes_without_a_gobyd(portal: Twin, bus: Make, caplog: pytest.LogCaptureFixture) -> None:
     made = bus()
     with portal("a", **made.bus_options) as a:
         a.wait_released(10)

@@ -164,7 +164,7 @@ def frames(count: int) -> list[bytes]:
     return [b"/g/%d" % number for number in range(count)]
 
 
-def test_it_asks_the_manager_where_to_connect() -> None:
+def test_a_portal_asks_the_manager_where_to_connect() -> None:
     portal = Portal()
     portal.find()
     assert ManagerRequest.FromString(portal.of("ask")[0].request).client_name == "nav"
@@ -450,7 +450,7 @@ def test_the_outbox_is_bounded() -> None:
         outbox.put(bytes(64 << 20))
 
 
-def test_who_publishes_all_the_time_keeps_nothing_closed() -> None:
+def test_a_portal_that_publishes_all_the_time_is_not_held() -> None:
     portal = Portal()
     sent, refused = frames(450), 0
     portal.keep(*sent)

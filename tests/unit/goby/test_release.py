@@ -138,7 +138,7 @@ def test_a_gobyd_may_be_started_again_during_the_hold(portal: Twin, bus: Make) -
             assert texts.recv(timeout=10) == "kept"
 
 
-def test_who_publishes_all_the_time_is_released(bus: Make) -> None:
+def test_a_portal_that_publishes_all_the_time_is_released(bus: Make) -> None:
     bus_options = bus(required_clients=["a"]).bus_options
     done, heard, sent = threading.Event(), [], 0
     with Portal("b", **bus_options) as b, Portal("a", **bus_options) as a:

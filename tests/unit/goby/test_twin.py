@@ -137,7 +137,7 @@ def test_the_twin_has_a_daemon(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_who_publishes_all_the_time_is_released_in_the_twin(bus_options: dict[str, Any]) -> None:
+def test_a_portal_that_publishes_all_the_time_is_released_in_the_twin(bus_options: dict[str, Any]) -> None:
     async def run() -> None:
         async with twin.Portal("a", **bus_options) as a:
             heard = a.subscribe("n", dict)

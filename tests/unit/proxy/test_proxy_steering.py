@@ -118,7 +118,7 @@ def test_statistics_count_whole_messages_and_all_their_parts(make, proxied):
     assert proxy.figures() == (1, 14, 1, 9, 1, 9, 1, 14)
 
 
-def test_who_cannot_be_answered_is_not(make, proxied):
+def test_a_control_socket_that_takes_no_answer_gets_none(make, proxied):
     proxy = proxied(omq.PULL, omq.PUSH, kinds=(omq.PULL, omq.PUSH))
     for _ in range(10):
         proxy.tell(b"STATISTICS")
@@ -258,7 +258,7 @@ def test_a_stalled_receiver_holds_the_sender_up_and_memory_stays_bounded(make, c
     assert sink.stop() == sent
 
 
-def test_nobody_to_send_to_blocks_and_loses_nothing(make, proxied):
+def test_a_proxy_without_receivers_blocks_and_loses_nothing(make, proxied):
     proxy = proxied(omq.PULL, make(omq.PUSH, bind=TCP, send_hwm=10))
     sender = make(omq.PUSH, connect=proxy.front_end)
     for number in range(500):

@@ -179,7 +179,7 @@ def test_a_publisher_counts_pairs_of_peer_and_prefix():
     assert pattern.subscriptions(None) == 0
 
 
-def test_nobody_is_told_of_subscriptions_who_does_not_ask():
+def test_subscriptions_are_not_reported_unasked():
     pattern = make(T.PUB)
     changes, news = [], []
     pattern.listen(lambda: changes.append(True), lambda *what: news.append(what))

@@ -65,7 +65,7 @@ async def test_every_answer_is_hardened(method: str, path: str, status: int, tex
         assert ("GET" in got.headers.get("Allow", "")) == (status == 405)
 
 
-async def test_who_does_not_speak_http_is_alone_with_it() -> None:
+async def test_a_peer_that_does_not_speak_http_disturbs_no_other() -> None:
     async with served() as (url, session):
         host, port = url.removeprefix("http://").split(":")
         for nonsense in (b"\x00" * 100 + b"\r\n\r\n", b"GET " + b"x" * 100_000, b"GET / HTTP/9.9\r\n\r\n"):
@@ -99,7 +99,7 @@ async def test_closing_ends_idle_connections_and_may_be_repeated() -> None:
     await writer.wait_closed()
 
 
-async def test_who_says_nothing_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_connection_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("omq.serving.http.MAX_CONNECTIONS", 5)
     async with served() as (url, session):
         host, port = url.removeprefix("http://").split(":")

@@ -50,14 +50,14 @@ def test_a_failure_is_printed_and_does_not_fail_the_run(run: Run, options: tuple
     result.stdout.fnmatch_lines(["*1 passed, 1 quarantined*"])
 
 
-def test_it_runs_last(run: Run) -> None:
+def test_a_quarantined_test_runs_last(run: Run) -> None:
     result = run(flaky("pass") + "def test_good(): pass\n", "-v")
     result.stdout.fnmatch_lines(["*::test_good PASSED*", "*::test_flaky PASSED*"])
     assert result.ret == 0
 
 
 @pytest.mark.parametrize("body", ["pass", "assert 0"])
-def test_it_fails_after_its_last_day(run: Run, body: str) -> None:
+def test_a_quarantined_test_fails_after_its_last_day(run: Run, body: str) -> None:
     result = run(flaky(body, TODAY - datetime.timedelta(days=1)))
     assert result.ret == 1
     result.assert_outcomes(failed=1)

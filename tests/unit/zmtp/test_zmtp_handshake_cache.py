@@ -71,7 +71,7 @@ def _nothing_remembered():
 
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("before", CUTS)
-def test_it_does_what_a_usual_one_does_whatever_was_said_before(cut, before):
+def test_a_cached_handshake_ends_as_a_usual_one(cut, before):
     for said in SAID.values():  # peers who came earlier
         held(looked_up(), CUTS[before](said))
     for said in itertools.chain(SAID.values(), SAID.values()):
@@ -113,7 +113,7 @@ def test_peers_that_have_nothing_in_common_fill_no_memory():
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_it_is_over_when_it_is_done(again):
+def test_a_cached_handshake_takes_nothing_after_its_end(again):
     handshake = looked_up()
     with pytest.raises(LocalProtocolError, match="before the handshake is done"):
         _ = handshake.peer

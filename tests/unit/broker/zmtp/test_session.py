@@ -438,7 +438,7 @@ async def test_reads_are_answered_block_by_block():
         assert blocks.read_header(one[4])[:2] == (9, 1)
 
 
-async def test_so_many_bytes_reach_to_the_record_that_has_the_last_of_them():
+async def test_a_limit_of_bytes_includes_the_record_that_has_the_last_one():
     async with core() as broker:
         session = await prepared(broker, max_messages=8)
         for number in range(10):

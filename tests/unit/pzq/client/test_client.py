@@ -33,7 +33,7 @@ def test_what_is_not_answered_is_sent_again_as_it_was() -> None:
     unanswered.result()
 
 
-def test_whoever_numbers_by_himself_gets_no_number() -> None:
+def test_a_message_with_an_id_is_given_no_number() -> None:
     assert PendingSends(None).compose(0, b"a", [b"DEDUP:x:1"], b"id") == [b"id", b"DEDUP:x:1", b"", b"a"]
 
 
@@ -67,7 +67,7 @@ def test_headers_that_are_no_frames_are_refused(headers: Any) -> None:
         PendingSends(None).compose(0, b"a", headers)
 
 
-def test_so_many_names_are_remembered_and_no_more() -> None:
+def test_the_number_of_remembered_ids_is_bounded() -> None:
     remembered = SeenIds()
     for number in range(MAX_SEEN_IDS + 1):
         remembered.add(b"%d" % number)

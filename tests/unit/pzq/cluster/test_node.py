@@ -250,7 +250,7 @@ def test_a_replica_that_comes_meanwhile_is_asked_about_as_well() -> None:
     assert one.delivers("c", 31.0)
 
 
-def test_who_says_nothing_of_a_dead_owners_messages_is_not_waited_for() -> None:
+def test_a_node_without_state_of_a_dead_owners_messages_is_not_waited_for() -> None:
     one = possessing("b", "d")
     send(one, "TOLD", "b", "c", {"have": [C(1), C(2)]}, 31.0)
     done(one)

@@ -39,7 +39,7 @@ def opened() -> tuple[RemoteAcks, Any, list[Callable[[], None]]]:
     return RemoteAcks(journal, 5, lambda seconds, call: later.append(call)), journal, later
 
 
-def test_who_waits_does_so_for_all_that_were_added_before() -> None:
+def test_a_waiter_waits_for_all_acks_added_before() -> None:
     remote_acks, journal, _ = opened()
     called: list[str] = []
     remote_acks.when_stored(lambda: called.append("at once"))

@@ -516,7 +516,7 @@ def test_the_error_of_a_receivers_start_is_raised_in_the_task() -> None:
         stream.end()
 
 
-def test_a_connect_timeout_is_raised_in_the_task() -> None:
+def test_a_missing_peer_is_reported_to_the_task() -> None:
     stream = Stream(connect="tcp://127.0.0.1:1", connectTimeout="0.3", triggerSeconds="5")
     for _ in range(2):
         with pytest.raises(omq.ConnectError, match=r"connectTimeout=0.3 s; last failure: .*refused"):
