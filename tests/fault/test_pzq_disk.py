@@ -71,14 +71,7 @@ def test_what_is_acknowledged_on_a_full_disk_makes_room_as_often_as_it_is_full(
             until(lambda: figures(device.endpoints["monitor"])["messages"] == 0)
 
 
-def traced() -> bool:
-    """Returns whether strace is installed and permitted."""
-    if shutil.which("strace") is None:
-        return False
-    return subprocess.run(["strace", "-o", "/dev/null", "true"], check=False, capture_output=True).returncode == 0
-
-
-@pytest.mark.skipif(not traced(), reason="strace is missing, or may not trace")
+@needs_strace
 def test_a_sync_that_fails_ends_all_acknowledging(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     command = [*strace("fdatasync:error=EIO:when=12+"), sys.executable, "-m", "omq.cli.main", "pzq", "--hard-sync"]

@@ -1,4 +1,4 @@
-"""Acked ids, compared with a plain set of them."""
+"""The ack set, next to a plain set of ids."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,9 +17,9 @@ RANGES = st.lists(st.tuples(IDS, st.integers(0, 50) | st.just(PAGE_IDS)), max_si
 
 @settings(max_examples=40, deadline=None)
 @given(RANGES, st.dictionaries(IDS, st.integers(2, 9)))
-def test_the_ack_set_is_a_set_of_ids(ranges: list[tuple[int, int]], deliveries: dict[int, int]) -> None:
-    settled, model = AckSet(), set[int]()
-    settled.count(deliveries)
+def test_it_is_a_set_of_ids(ranges: list[tuple[int, int]], deliveries: dict[int, int]) -> None:
+    acks, model = AckSet(), set[int]()
+    acks.count(deliveries)
     for first, more in ranges:
         acks.add(first, first + more)
         model.update(range(first, first + more + 1))

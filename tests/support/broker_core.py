@@ -13,8 +13,7 @@ from omq.broker.core.broker import Broker
 from omq.broker.core.stats import TopicStats
 from omq.broker.core.topic import Topic
 from omq.broker.errors import BrokerError
-from omq.store.interface import Log, Write
-from tests.support.async_waits import until as until
+from omq.store.interface import Store, Write
 
 
 @asynccontextmanager

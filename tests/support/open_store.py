@@ -7,6 +7,7 @@ from typing import Any
 from omq._core import blocks
 from omq.store.errors import DamagedError
 from omq.store.interface import Append, MakeTopic, Write
+from omq.store.lmdb.store import LmdbStore
 from omq.store.memory import MemoryStore
 
 TIMEOUT = 30.0
@@ -27,9 +28,7 @@ class Opened:
 
     @classmethod
     def on_disk(cls, directory: Any, **options: Any) -> "Opened":
-        from omq.store.lmdb.store import Store  # without lmdb its caller is skipped
-
-        return cls(lambda **calls: Store(directory, **calls, **options))
+        return cls(lambda **calls: LmdbStore(directory, **calls, **options))
 
     @classmethod
     def in_memory(cls, **options: Any) -> "Opened":

@@ -1,4 +1,7 @@
-"""The words of package and tests: docstrings begin with a verb or a noun, and constants have a unit in their name."""
+"""The words of the code: docstrings begin with a verb or a noun, constants have a unit in their name.
+
+Docstrings describe parameters and attributes that exist.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import pytest
 
 TREE = Path(__file__).parents[2]
 PACKAGE = TREE / "omq"
-TESTS = TREE / "tests"
+PYTHON = (PACKAGE, TREE / "bench", TREE / "docs" / "examples", TREE / "tests")
 #: A sentence that begins so is a clause, or is about something that stands before it.
 CLAUSES = {
     "as",
@@ -45,8 +48,8 @@ SECTION = r"^{}:\n((?:    .*\n?|\n)+)"
 ENTRY = re.compile(r"^    (\*{0,2}\w+(?:, \*{0,2}\w+)*): ", re.MULTILINE)
 
 
-def sources(top: Path) -> list[Path]:
-    return sorted(path for path in top.rglob("*.py") if not path.name.endswith("_pb2.py"))
+def sources() -> list[Path]:
+    return sorted(path for root in PYTHON for path in root.rglob("*.py") if not path.name.endswith("_pb2.py"))
 
 
 def cython_sources() -> list[Path]:
@@ -91,21 +94,88 @@ def cython_constants(source: str) -> Iterator[tuple[int, str, str]]:
             yield source.count("\n", 0, found.start()) + 1, found[1], found[2]
 
 
-@pytest.mark.parametrize("top", [PACKAGE, TESTS], ids=lambda top: top.name)
-def test_docstrings_begin_with_a_verb_or_a_noun(top: Path) -> None:
+def described(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, section: str) -> list[str]:
+    """Returns the names that a section of the docstring describes."""
+    found = re.search(SECTION.format(section), ast.get_docstring(node) or "", re.MULTILINE)
+    return [name.lstrip("*") for names in ENTRY.findall(found[1]) for name in names.split(", ")] if found else []
+
+
+def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    given = function.args
+    every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    return {one.arg for one in every if one is not None}
+
+
+def constructor(node: ast.ClassDef) -> ast.FunctionDef | None:
+    made = (one for one in node.body if isinstance(one, ast.FunctionDef) and one.name in ("__init__", "__new__"))
+    return next(made, None)
+
+
+def assigned(node: ast.ClassDef) -> set[str]:
+    """Returns the attributes that a class body defines or a method of it sets."""
+    names = {one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
+    for statement in node.body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+        names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    for one in ast.walk(node):
+        if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store) and ast.unparse(one.value) == "self":
+            names.add(one.attr)
+    return names
+
+
+class Attributes:
+    """The attributes of all classes by name, those of their bases included."""
+
+    def __init__(self, trees: Iterable[ast.Module]) -> None:
+        self._assigned: dict[str, set[str]] = {}
+        self._bases: dict[str, set[str]] = {}
+        for tree in trees:
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    self._assigned.setdefault(node.name, set()).update(assigned(node))
+                    bases = {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases}
+                    self._bases.setdefault(node.name, set()).update(bases - {node.name})
+
+    def of(self, name: str) -> set[str]:
+        found, names, left = set(), set(), [name]
+        while left:
+            name = left.pop()
+            if name not in names:
+                names.add(name)
+                found |= self._assigned.get(name, set())
+                left += self._bases.get(name, ())
+        return found
+
+
+def unknown_entries(tree: ast.Module, attributes: Attributes) -> Iterator[tuple[int, str]]:
+    """Yields the line of each function or class, and a described parameter or attribute that it does not have."""
+    for node in ast.walk(tree):
+        function: ast.FunctionDef | ast.AsyncFunctionDef | None
+        if isinstance(node, ast.ClassDef):
+            function = constructor(node)
+            known = attributes.of(node.name)
+            yield from ((node.lineno, name) for name in described(node, "Attributes") if name not in known)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            function = node
+        else:
+            continue
+        if function is not None:
+            yield from ((node.lineno, name) for name in described(node, "Args") if name not in parameters(function))
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     found = [
         f"{path.relative_to(TREE)}:{line}: {text}"
-        for path in sources(top)
+        for path in sources()
         for line, text in clauses(ast.parse(path.read_text()))
     ]
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("top", [PACKAGE, TESTS], ids=lambda top: top.name)
-def test_constants_have_a_unit_in_their_name(top: Path) -> None:
+def test_constants_have_a_unit_in_their_name() -> None:
     found = [
         f"{path.relative_to(TREE)}:{line}: {name}"
-        for path in sources(top)
+        for path in sources()
         for line, name in constants(ast.parse(path.read_text()))
     ]
     assert not found, "\n".join(found)
@@ -143,7 +213,7 @@ def test_docstrings_describe_parameters_and_attributes_that_exist() -> None:
     trees = {path: ast.parse(path.read_text()) for path in [*sources(), *sorted(PACKAGE.rglob("*.pyi"))]}
     attributes = Attributes(trees.values())
     found = [
-        f"{path.relative_to(PACKAGE)}:{line}: {name}"
+        f"{path.relative_to(TREE)}:{line}: {name}"
         for path, tree in trees.items()
         for line, name in unknown_entries(tree, attributes)
     ]

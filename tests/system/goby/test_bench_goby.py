@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.goby.__main__ import gobyd, served, stub
-from bench.goby.bare import carried
+from bench.goby.__main__ import gobyd, zmq_router
+from bench.goby.clients import measure
+from bench.processes import served
 from tests.support.optional_packages import require
 
 

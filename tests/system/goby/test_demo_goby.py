@@ -13,7 +13,7 @@ import pytest
 
 from omq.goby import Received  # before the demo, which without protobuf ends the process
 
-from demo_goby import Story, table  # isort: skip
+from demo_goby import BusTrace, table  # isort: skip
 
 ROOT = Path(__file__).parents[3]
 DEMO = ROOT / "docs" / "examples" / "demo_goby.py"

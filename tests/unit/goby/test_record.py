@@ -59,7 +59,20 @@ def test_a_logger_that_is_killed_leaves_whole_records(tmp_path: Path) -> None:
     assert len(written) > 2
 
 
-def test_a_new_file_is_a_recording_from_the_beginning(tmp_path: Path) -> None:
+def test_a_publication_that_no_reader_takes_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("omq.goby.record.MAX_PUBLICATION_BYTES", len(FRAMES[0]))
+    large = FRAMES[0] + b"x"
+    with Recorder(tmp_path / "log") as recorder:
+        for frame in (FRAMES[0], large, large, FRAMES[1]):
+            recorder.append(frame, 1)
+        assert (recorder.count, recorder.too_large) == (2, 2)
+    assert read(tmp_path / "log") == ([(1, FRAMES[0]), (1, FRAMES[1])], None)
+    assert caplog.text.count(f"a publication has {len(large)} bytes; a recording takes at most {len(large) - 1}") == 1
+
+
+def test_it_is_a_recording_from_the_beginning(tmp_path: Path) -> None:
     with Recorder(tmp_path / "log"):
         assert read(tmp_path / "log") == ([], None)
 

@@ -1,4 +1,4 @@
-"""The check for a Java for Spark, and its error if there is none."""
+"""The check for a Java that Spark can run on, and its instructions."""
 
 import subprocess
 import sys

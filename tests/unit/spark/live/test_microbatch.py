@@ -1,4 +1,4 @@
-"""Microbatches that are kept until Spark has committed them."""
+"""Microbatches and their batches until Spark has committed them."""
 
 import threading
 
@@ -46,7 +46,7 @@ def test_a_failed_microbatch_continues_where_it_failed() -> None:
     assert [one.first for one in found.follow()] == [0, 1]
 
 
-def test_a_reader_gets_the_rest_and_no_more_than_there_is() -> None:
+def test_a_reader_skips_batches_but_not_more_than_exist() -> None:
     found = Microbatch(1)
     for number in range(3):
         found.add(taken(number, number + 10))

@@ -12,7 +12,7 @@ from omq.spark.live.peers import Peers
 REFUSED = "tcp://127.0.0.1:1"
 
 
-def test_a_missing_peer_is_an_error_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_connect_timeout_is_an_error_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "omq.spark"), omq.PULL(connect=REFUSED) as pull:
         with pull.monitor() as monitor:
             peers = Peers(pull, REFUSED, 2.0, True)
@@ -27,7 +27,7 @@ def test_a_missing_peer_is_an_error_with_its_reason(caplog: pytest.LogCaptureFix
             peers.wait(20)
 
 
-def test_a_missing_peer_is_logged_once_and_the_wait_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_connect_timeout_is_logged_once_and_the_wait_continues(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "omq.spark"), omq.PULL(connect=REFUSED) as pull:
         peers = Peers(pull, REFUSED, 0.1, False)
         assert not peers.wait(0.3)

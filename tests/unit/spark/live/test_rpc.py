@@ -105,9 +105,9 @@ def test_a_replayed_proof_is_rejected(server: RpcServer) -> None:
             assert second.recv(100) == b""
 
 
-def test_a_connection_to_no_server_is_refused() -> None:
-    with pytest.raises(Unreachable, match="nobody-here") as raised:
-        connect(ProcessAddress(rpc.this_host(), "nobody-here", ("127.0.0.1",), 1), SECRET)
+def test_an_address_without_a_process_is_refused() -> None:
+    with pytest.raises(Unreachable, match="no-process") as raised:
+        connect(ProcessAddress(rpc.this_host(), "no-process", ("127.0.0.1",), 1), SECRET)
     assert raised.value.refused
 
 
