@@ -1,4 +1,4 @@
-"""The ack set of a round-robin topic: a watermark, and bitmaps of the acknowledged ids above it."""
+"""The ack set of a round-robin topic: its ack floor, and bitmaps of the acknowledged ids above it."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ class AckSet:
     """The acknowledged ids of one topic. Not thread-safe.
 
     Attributes:
-        watermark: The ack floor: all ids up to it are acknowledged.
+        floor: The ack floor: all ids up to it are acknowledged.
         last_delivered: The highest id ever delivered.
-        pages: Bitmaps of acknowledged ids above the watermark, by page number: bit `id % PAGE_IDS` of page
+        pages: Bitmaps of acknowledged ids above the floor, by page number: bit `id % PAGE_IDS` of page
             `id // PAGE_IDS`.
         deliveries: The number of failed deliveries by id.
     """
 
-    __slots__ = ("counted", "deliveries", "dirty", "last_delivered", "pages", "watermark")
+    __slots__ = ("counted", "deliveries", "dirty", "floor", "last_delivered", "pages")
 
     def __init__(
         self,
-        watermark: int = 0,
+        floor: int = 0,
         last_delivered: int = 0,
         pages: dict[int, int] | None = None,
         deliveries: dict[int, int] | None = None,
     ) -> None:
-        self.watermark = watermark
+        self.floor = floor
         self.last_delivered = last_delivered
         self.pages = pages if pages is not None else {}
         self.deliveries = deliveries if deliveries is not None else {}
@@ -38,19 +38,19 @@ class AckSet:
         self.counted: set[int] = set()  # ids whose deliveries were changed or dropped
 
     def __contains__(self, id: int) -> bool:
-        return id <= self.watermark or bool(self.pages.get(id // PAGE_IDS, 0) >> id % PAGE_IDS & 1)
+        return id <= self.floor or bool(self.pages.get(id // PAGE_IDS, 0) >> id % PAGE_IDS & 1)
 
     def copy(self) -> AckSet:
         """Returns a copy."""
-        return AckSet(self.watermark, self.last_delivered, dict(self.pages), dict(self.deliveries))
+        return AckSet(self.floor, self.last_delivered, dict(self.pages), dict(self.deliveries))
 
     def add(self, first: int, last: int) -> None:
-        """Adds the ids `first` to `last`, both included, and raises the watermark as far as possible."""
-        first = max(first, self.watermark + 1)
+        """Adds the ids `first` to `last`, both included, and advances the ack floor as far as possible."""
+        first = max(first, self.floor + 1)
         if last < first:
             return
-        if first == self.watermark + 1:
-            self._raise(last)
+        if first == self.floor + 1:
+            self._advance(last)
         else:
             for number in range(first // PAGE_IDS, last // PAGE_IDS + 1):
                 base = number * PAGE_IDS
@@ -70,23 +70,23 @@ class AckSet:
                 self.deliveries[id] = number
                 self.counted.add(id)
 
-    def _raise(self, watermark: int) -> None:
-        """Moves the watermark to *watermark*, and past the acknowledged ids that follow it."""
+    def _advance(self, floor: int) -> None:
+        """Advances the ack floor to *floor*, and past the acknowledged ids that follow it."""
         while True:
-            number, bit = divmod(watermark + 1, PAGE_IDS)
+            number, bit = divmod(floor + 1, PAGE_IDS)
             page = self.pages.get(number, 0) >> bit
             ones = (~page & page + 1).bit_length() - 1  # acknowledged ids in a row, from this one
-            watermark += ones
+            floor += ones
             if not ones or bit + ones < PAGE_IDS:
                 break
-        self.watermark = watermark
+        self.floor = floor
         if self.pages:
-            now = watermark // PAGE_IDS
+            now = floor // PAGE_IDS
             for number in [number for number in self.pages if number < now]:
                 del self.pages[number]
                 self.dirty.add(number)
             if now in self.pages:
-                rest = self.pages[now] >> watermark % PAGE_IDS + 1 << watermark % PAGE_IDS + 1
+                rest = self.pages[now] >> floor % PAGE_IDS + 1 << floor % PAGE_IDS + 1
                 self.dirty.add(now)
                 if rest:
                     self.pages[now] = rest
@@ -117,4 +117,4 @@ class AckSet:
 
     def missing(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Yields the first and last id of each range of ids from `first` to `last` that are not acknowledged."""
-        return gaps(self.above(self.watermark), max(first, self.watermark + 1), last)
+        return gaps(self.above(self.floor), max(first, self.floor + 1), last)

@@ -185,11 +185,11 @@ class MemoryTopic:
         bounded = drops_oldest(self.delivery, settings)
         if bounded and settings.get("max_messages"):
             self.first = max(self.first, self.last - settings["max_messages"] + 1)
-        if self.delivery == "round_robin" and self.ack_set.watermark < self.first - 1:
-            self.ack_set.add(self.ack_set.watermark + 1, self.first - 1)
+        if self.delivery == "round_robin" and self.ack_set.floor < self.first - 1:
+            self.ack_set.add(self.ack_set.floor + 1, self.first - 1)
         most = settings.get("max_bytes") if bounded else None
         oldest = uptime() - int(settings["max_age"] * 1e6) if settings.get("max_age") else 0
-        below = self.ack_set.watermark + 1 if self.delivery == "round_robin" else 0
+        below = self.ack_set.floor + 1 if self.delivery == "round_robin" else 0
         while self.dropped < len(self.blocks):
             block = self.blocks[self.dropped]
             assert block is not None
@@ -202,7 +202,7 @@ class MemoryTopic:
                 break
             self.drop_oldest()
         if self.delivery == "round_robin":
-            self.ack_set.add(self.ack_set.watermark + 1, self.first - 1)
+            self.ack_set.add(self.ack_set.floor + 1, self.first - 1)
 
     def block_of(self, id: int) -> Block | None:
         """Returns the block that holds an id, or the first one after it."""

@@ -140,7 +140,7 @@ class WorkQueue:
         #: Messages in flight that were finished elsewhere, and must not be redelivered.
         self._finished_in_flight = RangeSet()
         acks = store.store.ack_set(state.id)
-        self.last_delivered = max(acks.last_delivered, acks.watermark, state.first - 1)
+        self.last_delivered = max(acks.last_delivered, acks.floor, state.first - 1)
         self._saved = self.last_delivered  # the value that the store has
         #: Ids above `last_delivered` that were acked elsewhere, or by consumers of a server that was killed.
         self.ahead = RangeSet(acks.above(self.last_delivered))

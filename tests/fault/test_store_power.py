@@ -68,7 +68,7 @@ class Writing:
             self.log.read(self.topic),
             self.log.read(self.jobs),
             log.cursors(self.topic),
-            (acks.watermark, acks.last_delivered, acks.pages),
+            (acks.floor, acks.last_delivered, acks.pages),
             [(state.first, state.last, state.bytes) for state in (log.topic(self.topic), log.topic(self.jobs))],
         )
 

@@ -23,14 +23,14 @@ def test_it_is_a_set_of_ids(ranges: list[tuple[int, int]], deliveries: dict[int,
     for first, more in ranges:
         acks.add(first, first + more)
         model.update(range(first, first + more + 1))
-    watermark = next(id for id in range(1, LAST + PAGE_IDS) if id not in model) - 1
-    assert acks.watermark == watermark
+    floor = next(id for id in range(1, LAST + PAGE_IDS) if id not in model) - 1
+    assert acks.floor == floor
     assert {id for id in range(1, LAST) if id in acks} == {id for id in model if id < LAST}
-    assert all(page and number >= watermark // PAGE_IDS for number, page in acks.pages.items())
+    assert all(page and number >= floor // PAGE_IDS for number, page in acks.pages.items())
     for bounds in ((1, LAST - 1), (PAGE_IDS, PAGE_IDS), (PAGE_IDS - 1, 2 * PAGE_IDS)):
         missing = [id for first, last in acks.missing(*bounds) for id in range(first, last + 1)]
         assert missing == [id for id in range(bounds[0], bounds[1] + 1) if id not in model]
-    for after in (acks.watermark, acks.watermark + PAGE_IDS):
+    for after in (acks.floor, acks.floor + PAGE_IDS):
         above = [id for first, last in acks.above(after) for id in range(first, last + 1)]
         assert above == sorted(id for id in model if id > after)
     assert acks.deliveries == {id: number for id, number in deliveries.items() if id not in model}

@@ -90,11 +90,11 @@ def state(log: Opened) -> Any:
     for topic in (1, 2, 3):
         now = log.log.topic(topic)
         acks = log.log.ack_set(topic)
-        seen.append((now.last, log.log.cursors(topic), acks.watermark, acks.pages, acks.deliveries))
+        seen.append((now.last, log.log.cursors(topic), acks.floor, acks.pages, acks.deliveries))
         if topic < 3:
             seen.append((now.first, log.read(topic)))
         else:
-            seen.append([one for one in log.read(topic) if one[0] > acks.watermark])
+            seen.append([one for one in log.read(topic) if one[0] > acks.floor])
     return seen
 
 

@@ -355,7 +355,7 @@ class BroadcastTopic(Topic):
         return [
             {
                 "kind": "subscriber",
-                "door": subscription.sink.listener,
+                "listener": subscription.sink.listener,
                 "name": subscription.name,
                 "user": subscription.sink.user,
                 "peer": subscription.sink.peer,

@@ -219,7 +219,7 @@ class RoundRobinTopic(Topic):
         return [
             {
                 "kind": "consumer",
-                "door": consumer.sink.listener,
+                "listener": consumer.sink.listener,
                 "name": None,
                 "user": consumer.sink.user,
                 "peer": consumer.sink.peer,

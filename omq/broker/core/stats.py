@@ -12,7 +12,7 @@ class SubscriptionStats(TypedDict):
     """One open subscription or consumer."""
 
     kind: Literal["subscriber", "consumer"]
-    door: Literal["zmtp", "sexp"]
+    listener: Literal["zmtp", "sexp"]
     name: str | None  # of the durable subscription
     user: str | None  # None without a mechanism that identifies users
     peer: str  # the address of the client

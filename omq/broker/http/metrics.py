@@ -147,7 +147,7 @@ def _broker(stats: BrokerStats) -> Iterator[Metric]:
     yield InfoMetricFamily(PREFIX, "The broker.", {"version": stats["version"], "broker": stats["broker"]})
     yield _gauge("start_time_seconds", "When the broker started, in seconds since 1970.", stats["started"])
     yield _gauge("topics", "Number of topics.", len(stats["topics"]))
-    connections = GaugeMetricFamily(f"{PREFIX}_connections", "Open connections.", labels=["door"])
+    connections = GaugeMetricFamily(f"{PREFIX}_connections", "Open connections.", labels=["listener"])
     for listener, number in stats["connections"].items():
         connections.add_metric([listener], number)
     yield connections

@@ -112,7 +112,7 @@ class AckCheckpoints:
     def _ranges(self, queue: DeviceQueue) -> Ranges:
         """Returns the committed acks without lost ids: the store counts these as acked, but others may have them."""
         acks, first = self._store.store.ack_set(queue.id), self._store.store.topic(queue.id).first
-        low = max(acks.watermark, first - 1)
+        low = max(acks.floor, first - 1)
         below = list(queue.lost.missing(1, low))[-MAX_RANGES // 2 :]
         above = (gap for begin, end in acks.above(low) for gap in queue.lost.missing(begin, end))
         return [*below, *islice(above, MAX_RANGES - len(below))]

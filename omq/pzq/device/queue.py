@@ -197,7 +197,7 @@ class DeviceQueue:
         """Returns the number of committed messages that are not acknowledged."""
         store = self._store.store
         state, acks = store.topic(self.id), store.ack_set(self.id)
-        low = max(acks.watermark, state.first - 1)
+        low = max(acks.floor, state.first - 1)
         # Ids that were skipped after a crash count as acknowledged.
         return state.last - low - sum(last - first + 1 for first, last in acks.above(low))
 

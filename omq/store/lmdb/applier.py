@@ -525,7 +525,7 @@ class Applier:
         oldest = self._now - int(settings["max_age"] * 1e6) if settings.get("max_age") else 0
         below = first
         if topic.delivery == "round_robin" and topic.ack_set is not None:
-            below = max(below, topic.ack_set.watermark + 1)
+            below = max(below, topic.ack_set.floor + 1)
         if below > 1 or (most and topic.bytes > most) or oldest:
             while left > 0:
                 block = topic.oldest or self._oldest(topic)
@@ -542,9 +542,9 @@ class Applier:
         while len(topic.jumped) > MAX_SKIPPED_RANGES and topic.jumped[0][1] < first:
             self._transaction.delete(TOPIC_NUMBER.pack(b"j", topic.id, topic.jumped.pop(0)[0]))
         acks = topic.ack_set
-        if topic.delivery == "round_robin" and topic.first > 1 and (acks is None or acks.watermark < topic.first - 1):
+        if topic.delivery == "round_robin" and topic.first > 1 and (acks is None or acks.floor < topic.first - 1):
             acks = self._ack_set(topic)
-            acks.add(acks.watermark + 1, topic.first - 1)
+            acks.add(acks.floor + 1, topic.first - 1)
         return left
 
     def _fitting(self, topic: StoredTopic, block: Oldest, excess: int) -> int:

@@ -25,7 +25,7 @@ def load_ack_set(transaction: Any, topic_id: int) -> AckSet:
         key = topic_key(b"w", topic_id)
         row = transaction.get(key)
         if row is not None:
-            acks.watermark, acks.last_delivered = TWO.unpack(without_checksum(key, row))
+            acks.floor, acks.last_delivered = TWO.unpack(without_checksum(key, row))
         for key, value in rows(transaction, topic_key(b"s", topic_id)):
             acks.pages[TOPIC_NUMBER.unpack(key)[2]] = int.from_bytes(without_checksum(key, value), "little")
         for key, value in rows(transaction, topic_key(b"r", topic_id)):
@@ -38,7 +38,7 @@ def load_ack_set(transaction: Any, topic_id: int) -> AckSet:
 def put_ack_set(transaction: Any, topic_id: int, acks: AckSet) -> None:
     """Writes the changes of an ack set."""
     key = topic_key(b"w", topic_id)
-    transaction.put(key, with_checksum(key, TWO.pack(acks.watermark, acks.last_delivered)))
+    transaction.put(key, with_checksum(key, TWO.pack(acks.floor, acks.last_delivered)))
     for number in acks.dirty:
         key = TOPIC_NUMBER.pack(b"s", topic_id, number)
         page = acks.pages.get(number)

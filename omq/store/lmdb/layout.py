@@ -7,7 +7,7 @@ checksum covers the key too, so that a value under a wrong key is detected.
     n  topic                                 state of the topic: first id, last id, bytes
     d  topic, producer, sequence             answer of an append: first id, count, timestamp
     p  topic, producer                       time of the last append, sequence below which answers are dropped
-    w  topic                                 watermark (ack floor), highest delivered id
+    w  topic                                 ack floor, highest delivered id
     s  topic, page                           bitmap of the acknowledged ids of a page
     r  topic, id                             delivery count
     o  topic, name                           cursor

@@ -83,7 +83,7 @@ def look(window: Browser, server: StatsServer) -> Callable[..., Browser]:
 
 
 def reader(**changes: Any) -> dict[str, Any]:
-    made = {"kind": "subscriber", "door": "zmtp", "name": None, "user": None, "peer": "tcp://10.0.0.4:53122"}
+    made = {"kind": "subscriber", "listener": "zmtp", "name": None, "user": None, "peer": "tcp://10.0.0.4:53122"}
     return {**made, "position": 900, "lag": 100, "in_flight": 0, **changes}
 
 
@@ -92,7 +92,7 @@ def test_the_page_shows_a_busy_broker(look: Callable[..., Browser]) -> None:
         "prices",
         1,
         settings={"max_age": 604800},
-        subscriptions=[reader(name="ledger", user="alice"), reader(door="sexp", lag=250)],
+        subscriptions=[reader(name="ledger", user="alice"), reader(listener="sexp", lag=250)],
         names=[
             {"name": "ledger", "position": 900, "lag": 100, "held": True},
             {"name": "archive", "position": 500, "lag": 500, "held": False},

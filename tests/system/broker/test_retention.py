@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(120)
 
 BOUNDED = "max_messages=4:overflow=block:retain_for=archiver"
 TOPICS = ("--topic", f"full:broadcast:strong:{BOUNDED}", "--topic", "free:broadcast:strong")
-DOORS = ("--bind", "tcp://127.0.0.1:*", "--http", "127.0.0.1:0")
+LISTENERS = ("--bind", "tcp://127.0.0.1:*", "--http", "127.0.0.1:0")
 
 #: A publisher that waits for room until Ctrl-C.
 WAITING = """
@@ -40,7 +40,7 @@ with omq.broker.Client(sys.argv[1], timeout=None) as client:
 
 @pytest.fixture
 def command(tmp_path: Path) -> Iterator[Command]:
-    with broker(tmp_path, tmp_path / "data", *DOORS, *TOPICS) as started:
+    with broker(tmp_path, tmp_path / "data", *LISTENERS, *TOPICS) as started:
         yield started
 
 

@@ -172,7 +172,7 @@ async def test_a_single_ack_is_written_in_the_loop(tmp_path: Path) -> None:
     threads.clear()
     await asyncio.gather(*(async_store.do(write) for write in writes))
     assert threads == ["omq-store-weak"]
-    assert async_store.store.ack_set(topic).watermark == 9
+    assert async_store.store.ack_set(topic).floor == 9
     await async_store.close()
 
 

@@ -248,11 +248,11 @@ def test_acks_are_stored(log: Opened, kind: str) -> None:
         log.append(topic, *[b"%d" % i] * 10)
     log.do(Acknowledge(topic, [(1, 5), (8, 9), (50, 60)], last_delivered=70, deliveries={6: 2, 9: 2, 55: 3, 80: 4}))
     acks = log.log.ack_set(topic)
-    assert (acks.watermark, acks.last_delivered) == (5, 70)
+    assert (acks.floor, acks.last_delivered) == (5, 70)
     assert acks.deliveries == {6: 2, 80: 4}
     assert list(acks.missing(1, 100)) == [(6, 7), (10, 49), (61, 100)]
     log.do(Acknowledge(topic, [(6, 7), (10, 30)]))
-    assert log.log.ack_set(topic).watermark == 30
+    assert log.log.ack_set(topic).floor == 30
     assert log.log.topic(topic).first == 31
     assert log.log.ack_set(topic).deliveries == {80: 4}
 

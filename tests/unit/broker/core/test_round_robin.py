@@ -78,7 +78,7 @@ async def test_credit_bounds_messages_in_flight_and_acks_restore_it():
         consumer.ack([(1, 100)])
         await until(lambda: len(sink.got) == 11)
         await flushed(topic)
-        assert settled(broker, topic).watermark == 6
+        assert settled(broker, topic).floor == 6
         assert settled(broker, topic).last_delivered == 11
 
 
@@ -114,7 +114,7 @@ async def test_returned_messages_are_redelivered_with_their_delivery_count():
         assert topic.redelivered == 3
         consumer.ack([(1, 5)])
         await flushed(topic)
-        assert settled(broker, topic).watermark == 5
+        assert settled(broker, topic).floor == 5
         assert settled(broker, topic).deliveries == {}
 
 
@@ -132,7 +132,7 @@ async def test_unacknowledged_messages_are_redelivered_after_the_timeout():
         assert other.counts == [2, 2]
         consumer.ack([(1, 3)])  # too late: somebody else has them
         await flushed(topic)
-        assert settled(broker, topic).watermark == 0
+        assert settled(broker, topic).floor == 0
 
 
 async def test_the_only_consumer_gets_its_unacknowledged_messages_again():
@@ -155,7 +155,7 @@ async def test_a_late_ack_counts_until_another_consumer_has_the_message():
         consumer.ack([(1, 3)])
         assert topic.backlog == 0
         await flushed(topic)
-        assert settled(broker, topic).watermark == 3
+        assert settled(broker, topic).floor == 3
 
 
 async def test_acks_of_ids_that_a_consumer_never_had_are_ignored():
@@ -168,7 +168,7 @@ async def test_acks_of_ids_that_a_consumer_never_had_are_ignored():
         second.nack([(1, 2**64 - 1)])
         first.ack([(6, 10), (100, 2**64 - 1)])
         await flushed(topic)
-        assert settled(broker, topic).watermark == 0
+        assert settled(broker, topic).floor == 0
 
 
 async def test_redeliveries_of_single_messages_are_bounded_by_turn():
@@ -248,7 +248,7 @@ async def test_after_max_deliveries_a_message_goes_to_the_dead_letters_as_it_is(
         assert (message.body, message.key, message.headers) == (b"body", b"key", {"h": b"v"})
         consumer.ack([(2, 2)])
         await flushed(topic)
-        assert settled(broker, topic).watermark == 2
+        assert settled(broker, topic).floor == 2
         assert topic.backlog == 0
 
 
@@ -304,7 +304,7 @@ async def test_many_dead_letters_are_moved_some_at_a_time(monkeypatch, refused):
         assert broker.topic("j.dead").last == 2000
         await until(lambda: topic.queue._dead_letter_task is None)
         await flushed(topic)
-        assert settled(broker, topic).watermark == 2000
+        assert settled(broker, topic).floor == 2000
 
 
 async def test_dead_letters_go_to_the_configured_topic():
@@ -401,7 +401,7 @@ async def test_damaged_messages_are_reported_and_others_are_delivered(caplog):
         assert "damaged" in caplog.text
         consumer.ack([(1, 10)])
         await flushed(topic)
-        assert settled(broker, topic).watermark == 10
+        assert settled(broker, topic).floor == 10
 
 
 async def test_damage_without_a_known_end_ends_the_consumers(caplog):
@@ -587,7 +587,7 @@ async def test_scattered_late_acks_count():
         consumer.ack([(id, id) for id in range(2, 6_001, 2)])
         assert topic.backlog == 0
         await flushed(topic)
-        assert settled(broker, topic).watermark == 6_000
+        assert settled(broker, topic).floor == 6_000
 
 
 async def test_acks_of_an_earlier_session_count_until_another_consumer_has_the_message():
@@ -664,7 +664,7 @@ async def test_a_message_in_its_retry_delay_can_be_acknowledged_late():
         consumer.ack([(1, 1)])
         assert topic.unfinished == 0
         await flushed(topic)
-        assert settled(broker, topic).watermark == 1
+        assert settled(broker, topic).floor == 1
 
 
 async def test_a_consumer_that_hangs_is_charged_one_message_a_timeout():

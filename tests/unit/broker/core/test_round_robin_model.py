@@ -197,7 +197,7 @@ async def play(steps):
         model.topic.flush(told.append)
         await run_pending(broker)
         await broker.store.drained()
-        assert broker.store.store.ack_set(topic.id).watermark == model.topic.last
+        assert broker.store.store.ack_set(topic.id).floor == model.topic.last
         assert model.topic.backlog == 0
 
 

@@ -29,7 +29,7 @@ def parsed(text: str, parse: Any = text_string_to_metric_families) -> dict[tuple
 def test_names_and_values() -> None:
     reader = {
         "kind": "subscriber",
-        "door": "zmtp",
+        "listener": "zmtp",
         "name": None,
         "user": None,
         "peer": "p",
@@ -49,7 +49,7 @@ def test_names_and_values() -> None:
     assert found["omq_broker_topics", ()] == 1
     assert found["omq_broker_store_failed", ()] == 1
     assert found["omq_broker_store_full", ()] == 0
-    assert found["omq_broker_connections", (("door", "sexp"),)] == 1
+    assert found["omq_broker_connections", (("listener", "sexp"),)] == 1
     assert found["omq_broker_requests_refused_total", (("code", "topic"),)] == 2
     strong = ("environment", "strong")
     assert found["omq_broker_store_sync_seconds_bucket", (strong, ("le", "0.002"))] == 30

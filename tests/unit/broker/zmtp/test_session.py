@@ -849,12 +849,12 @@ async def test_reack_acknowledges_for_an_earlier_session_of_the_same_topic():
         assert (await ask(again, b"REACK", b"1", b"j", p.u64(topic.id + 1), p.u64(1), p.u64(2)))[2] == b"topic"
         assert topic.backlog == 2
         assert await ask(again, b"REACK", b"2", b"j", p.u64(topic.id), p.u64(1), p.u64(1)) == [b"REACKED", b"2"]
-        assert broker.store.store.ack_set(topic.id).watermark == 1
+        assert broker.store.store.ack_set(topic.id).floor == 1
         await ask(again, b"CONSUME", b"c", b"j", b"{}")
         await until(lambda: again.got)
         assert blocks.read_header(again.got.pop()[2])[:2] == (2, 1)
         # Also what was delivered again in this session.
         assert (await ask(again, b"REACK", b"3", b"j", p.u64(topic.id), p.u64(2), p.u64(2)))[0] == b"REACKED"
-        assert broker.store.store.ack_set(topic.id).watermark == 2
+        assert broker.store.store.ack_set(topic.id).floor == 2
         nobody = session._transport.session(identity=b"n", hello=False)
         assert (await ask(nobody, b"REACK", b"4", b"j", p.u64(topic.id), p.u64(1), p.u64(1)))[2] == b"state"

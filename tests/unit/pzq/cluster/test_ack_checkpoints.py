@@ -49,8 +49,8 @@ class Opened:
             await asyncio.wait([writing])
 
 
-def settled(watermark: int, *ranges: tuple[int, int]) -> AckSet:
-    found = AckSet(watermark)
+def settled(floor: int, *ranges: tuple[int, int]) -> AckSet:
+    found = AckSet(floor)
     for each in ranges:
         found.add(*each)
     return found
@@ -122,8 +122,8 @@ async def test_where_it_cannot_be_kept_or_told_that_is_said_once(
     monkeypatch.setattr("omq.pzq.cluster.ack_checkpoints.STATE_INTERVAL_S", 0.0)
     monkeypatch.setattr("omq.pzq.cluster.ack_checkpoints.WRITE_INTERVAL_S", 0.0)
     opened = Opened(tmp_path / "missing", settled(20))
-    for watermark in range(1, 6):
-        opened.settled = settled(watermark) if watermark < 4 else DamagedError("a row")
+    for floor in range(1, 6):
+        opened.settled = settled(floor) if floor < 4 else DamagedError("a row")
         opened.checkpoints._next = 0.0
         await opened.acked_ranges()
         await opened.written()

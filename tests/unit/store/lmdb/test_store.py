@@ -50,7 +50,7 @@ def test_everything_is_there_after_reopening(again: Again, kind: str) -> None:
     assert log.append(topic, b"c", producer=b"p", sequence=8).first == 3
     assert log.log.cursors(topic) == {"n": 1}
     acks = log.log.ack_set(jobs)
-    assert (acks.watermark, acks.last_delivered, acks.deliveries) == (10, 4700, {15: 3})
+    assert (acks.floor, acks.last_delivered, acks.deliveries) == (10, 4700, {15: 3})
     assert list(acks.missing(1, 5000)) == [(11, 19), (31, 4499), (4601, 5000)]
     commit = log.do(CommitStages(b"c", [b"stage"]))
     assert commit.published == [(b"stage", topic, 4, 1)]
