@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NoReturn, SupportsIndex
 
-from omq._core.calls.attempt import checked_count
+from omq._core.calls.attempt import checked_count as checked_count
 from omq._core.calls.description import snapshot
 from omq._core.clock import check_timeout as check_timeout
 from omq._core.queues.groups import OwnGroups

@@ -30,13 +30,13 @@ _MAX_SHOWN_TOPICS: Final = 8  # of a cycle, in an error text
 
 def _count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**62:
-        raise ValueError("must be a whole number of 1 or more")
+        raise ValueError("must be a whole number, 1 to 2**62 - 1")
     return value
 
 
 def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _MAX_SECONDS:
-        raise ValueError("must be a number of seconds above 0")
+        raise ValueError("must be a number of seconds above 0 and below 1e12")
     return float(value)
 
 
@@ -57,7 +57,7 @@ def _overflow(value: object) -> str:
 
 def _delay(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MAX_SECONDS:
-        raise ValueError("must be a number of seconds of 0 or more, or a list of them, one for each attempt")
+        raise ValueError("must be a number of seconds from 0 up to 1e12, or a list of them, one for each attempt")
     return float(value)
 
 
@@ -65,7 +65,7 @@ def _delays(value: object) -> float | list[float]:
     if not isinstance(value, list | tuple):
         return _delay(value)
     if not 1 <= len(value) <= _MAX_DELAYS:
-        raise ValueError(f"must have 1 to {_MAX_DELAYS} delays")
+        raise ValueError(f"has {len(value)} delays; 1 to {_MAX_DELAYS} are allowed")
     return [_delay(one) for one in value]
 
 
@@ -88,11 +88,11 @@ class InvalidSetting(ValueError):
     Attributes:
         key: The name of the setting.
         value: The value.
-        reason: The end of the error text, such as `must be a number of seconds above 0`.
+        reason: The end of the error text, such as `must be one of block, reject, drop-oldest`.
     """
 
     def __init__(self, key: str, value: object, reason: str) -> None:
-        super().__init__(f"{key[:80]}={str(value)[:80]!r}: {reason}")
+        super().__init__(f"{key[:80]}={value!r:.80}: {reason}")
         self.key = key
         self.value = value
         self.reason = reason
@@ -113,7 +113,7 @@ def check_topic(delivery: str, persistence: str, settings: Mapping[str, Any]) ->
     found: dict[str, Any] = {}
     for key, value in settings.items():
         if key not in SETTINGS:
-            raise InvalidSetting(str(key), value, f"is not a setting of a topic{suggestion(str(key), SETTINGS)}")
+            raise InvalidSetting(str(key), value, f"unknown setting {str(key)[:80]!r}{suggestion(str(key), SETTINGS)}")
         if value is None:
             continue
         if delivery != _ONLY.get(key, delivery):
@@ -131,11 +131,14 @@ def suggestion(key: str, known: Iterable[str]) -> str:
     """Returns the end of an error text about an unknown key: the most similar known key, or all of them."""
     names = list(known)
     close = get_close_matches(key, names, 1)
-    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names)}"
+    return f"; did you mean {close[0]}?" if close else f"; expected one of {', '.join(names)}"
 
 
 def overflow_of(delivery: str, settings: Mapping[str, Any]) -> str:
-    """Returns the setting `overflow` or its default, which never drops messages that a reader still needs."""
+    """Returns the setting `overflow`, or its default.
+
+    The default is `drop-oldest` for broadcast topics without `retain_for`, and `reject` for others.
+    """
     chosen = settings.get("overflow")
     if chosen:
         return str(chosen)

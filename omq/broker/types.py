@@ -213,9 +213,9 @@ def check_delay(delay: float | None) -> float | None:
     if delay is None:
         return None
     if isinstance(delay, bool) or not isinstance(delay, int | float):
-        raise TypeError(f"delay={delay!r}: must be a number of seconds, or None")
+        raise TypeError(f"delay={delay!r:.80}: must be a number of seconds, or None, not {type(delay).__name__}")
     if not 0 <= delay <= MAX_DELAY_S:
-        raise ValueError(f"delay={delay!r}: must be 0 to {MAX_DELAY_S} seconds")
+        raise ValueError(f"delay={delay!r:.80}: must be 0 to {MAX_DELAY_S} seconds")
     return float(delay)
 
 

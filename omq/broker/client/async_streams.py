@@ -12,12 +12,12 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from omq.broker.client.async_connection import AsyncConnection, in_time, wake
-from omq.broker.client.connection import check_count, check_timeout
 from omq.broker.client.stream_state import StreamState
 from omq.broker.client.streams import ConsumerBase, StreamBase, SubscriptionBase
 from omq.broker.errors import BrokerTimeout
 from omq.broker.types import Delivery, Message
 from omq.errors import ClosedError, ReceiveTimeout
+from omq.socket_base import check_timeout, checked_count
 
 log = logging.getLogger("omq")
 
@@ -84,7 +84,8 @@ class AsyncStream(StreamBase[_Message, AckAwaitable], AsyncClosing):
 
     async def recv_many(self, limit: int | None = None, *, timeout: float | None = None) -> list[_Message]:
         """Returns the next messages, *limit* at most; see `omq.broker.Subscription.recv_many`."""
-        check_count("limit", limit)
+        if limit is not None:
+            limit = checked_count("limit", limit)
         deadline = None if timeout is None else self._connection.deadline(check_timeout(timeout))
         while True:
             taken = [*islice(self._batch, limit)]

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from omq._core.blocks import encode, encode_record
 from omq.broker import protocol
 from omq.broker.client.client_protocol import BLOCK_BYTES, BLOCK_RECORDS, PendingRequest, read_first
-from omq.broker.client.connection import ConnectionBase, check_count, check_timeout
-from omq.broker.client.readers import check_reading
+from omq.broker.client.connection import ConnectionBase
 from omq.broker.client.stream_state import CREDIT_BYTES, StreamState
 from omq.broker.errors import TooLarge
 from omq.broker.protocol import DEFAULT_ACK_TIMEOUT_S, DEFAULT_PREFETCH, check_name, pack_json, u64
 from omq.broker.types import Committed, DurableInfo, Record, Records, TopicInfo
+from omq.socket_base import check_timeout, checked_count
 from omq.types import UNSET, Unset
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ class Calls(Generic[_Subscription, _Consumer]):
         """Publishes messages in a pipeline; see `omq.broker.Client.publish_many`."""
         connection = self._connection
         _check_bodies(bodies)
-        check_count("in_flight", in_flight)
+        if in_flight is not None:
+            in_flight = checked_count("in_flight", in_flight)
         check_name(topic)
         ids: list[int] = []
         for answer, count in await self._ask_all(bodies, partial(connection.core.append, topic), in_flight):
@@ -172,8 +173,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         core, name = self._connection.core, _check_stage(stage)
         _check_bodies(bodies)
         check_name(topic)
-        check_count("sequence", sequence, optional=False)
-        numbers = itertools.count(sequence)
+        numbers = itertools.count(checked_count("sequence", sequence))
         await self._ask_all(bodies, lambda records: core.stage(topic, records, name, next(numbers)))
         return next(numbers)
 
@@ -207,8 +207,7 @@ class Calls(Generic[_Subscription, _Consumer]):
             raise ValueError(f'replay={replay!r}: must be "latest", "earliest", or an id, 0 or more')
         if name is not None:
             check_name(name, "a subscription's name")
-        if credit < 1:
-            raise ValueError(f"credit={credit!r}: must be bytes, at least 1")
+        credit = checked_count("credit", credit)
         core = self._connection.core
         return await self._open(lambda: core.subscribe(topic, replay, name, credit), self._make_subscription)
 
@@ -216,10 +215,12 @@ class Calls(Generic[_Subscription, _Consumer]):
         self, topic: str, *, ack_timeout: float = DEFAULT_ACK_TIMEOUT_S, credit: int = DEFAULT_PREFETCH
     ) -> _Consumer:
         """Adds a consumer to a round-robin topic; see `omq.broker.Client.consume`."""
-        if isinstance(ack_timeout, bool) or not isinstance(ack_timeout, int | float) or not 0 < ack_timeout < inf:
-            raise ValueError(f"ack_timeout={ack_timeout!r}: must be seconds, more than 0, and not for ever")
-        if credit < 1:
-            raise ValueError(f"credit={credit!r}: must be messages, at least 1")
+        if isinstance(ack_timeout, bool) or not isinstance(ack_timeout, int | float):
+            kind = type(ack_timeout).__name__
+            raise TypeError(f"ack_timeout={ack_timeout!r:.80}: must be a number of seconds above 0, not {kind}")
+        if not 0 < ack_timeout < inf:
+            raise ValueError(f"ack_timeout={ack_timeout!r:.80}: must be a number of seconds above 0")
+        credit = checked_count("credit", credit)
         core = self._connection.core
         return await self._open(lambda: core.consume(topic, ack_timeout, credit), self._make_consumer)
 
@@ -241,7 +242,9 @@ class Calls(Generic[_Subscription, _Consumer]):
     async def offset_after(self, topic: str, start: int, stop: int, size: int) -> int:
         """Returns the id before which messages have a number of bytes; see `omq.broker.Client.offset_after`."""
         named = check_name(topic).encode()
-        check_reading(start, stop, size)
+        start, stop, size = (
+            checked_count(name, value, 0) for name, value in (("start", start), ("stop", stop), ("size", size))
+        )
         while start < stop:
             answer = await self._connection.ask(protocol.OFFSET_AFTER, named, u64(start), u64(stop), u64(size))
             before, (start, seen) = start, map(protocol.number, answer)

@@ -26,6 +26,7 @@ from omq.broker.errors import BrokerTimeout, PermissionDenied, SyntaxFault
 from omq.errors import ClosedError, ContextTerminated, OmqError, ReceiveTimeout, SendTimeout, StateError, Timeout
 from omq.event import Event, EventKind, HandshakeFailure
 from omq.executor import run_blocking
+from omq.socket_base import check_timeout
 from omq.types import UNSET, Unset
 from omq.unpatched import get_ident, sleep, threading
 
@@ -53,31 +54,6 @@ _MAX_ACK_DELAY_S: Final = 0.02  # after which the ack thread sends acknowledgeme
 _MAX_IDLE_POLLS: Final = 25  # after which the ack thread ends
 _EXIT_TIMEOUT_S: Final = 1.0  # for the flush of all clients at the exit of the process
 _MIN_LIFETIME_S: Final = 1.0  # of a connection after whose loss the next attempt is made at once
-
-
-def check_timeout(timeout: float | None) -> float | None:
-    """Returns the seconds to wait; `None` for ever.
-
-    Raises:
-        ValueError: *timeout* is negative or not a number.
-    """
-    if timeout is None:
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
-        raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None for ever")
-    return float(timeout)
-
-
-def check_count(name: str, value: int | None, *, optional: bool = True) -> None:
-    """Rejects an argument that is neither a whole number of 1 or more nor, if it is optional, `None`.
-
-    Raises:
-        ValueError: It is not valid.
-    """
-    if value is None and optional:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}={value!r}: must be a whole number, 1 or more{', or None' if optional else ''}")
 
 
 class Events(Protocol):
@@ -213,7 +189,8 @@ class ConnectionBase:
         closed: True once `close` was called.
 
     Raises:
-        ValueError: *timeout* is negative or not a number.
+        ValueError: *timeout* is negative or NaN.
+        TypeError: *timeout* is not a number.
     """
 
     def __init__(

@@ -14,6 +14,7 @@ from omq.broker.client.stream_state import decoded
 from omq.broker.errors import BrokerFailed, Overrun
 from omq.broker.protocol import u32, u64
 from omq.broker.types import Columns, Maps, Message, Texts, TopicInfo
+from omq.socket_base import checked_count
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -25,14 +26,14 @@ READ_BYTES: Final = 2 << 20  #: That one `READ` requests.
 
 
 def check_reading(start: int | None, stop: int | None, limit: int | None) -> None:
-    """Rejects bounds of `read` that are not numbers.
+    """Rejects the bounds of a `read` that are not whole numbers.
 
     Raises:
         TypeError: A bound is neither a whole number nor `None`.
     """
     for name, value in (("start", start), ("stop", stop), ("limit", limit)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise TypeError(f"{name}={value!r}: must be a whole number, or None")
+            raise TypeError(f"{name}={value!r:.80}: must be a whole number, or None, not {type(value).__name__}")
 
 
 class RangeReader:
@@ -150,13 +151,13 @@ class ColumnReader:
 
     Raises:
         ValueError: *parts* or *batch_bytes* is not valid.
+        TypeError: *batch_bytes* is not a whole number.
     """
 
     def __init__(self, topic: str, batch_bytes: int, parts: Collection[str], memory: Callable[[int], Buffer]) -> None:
-        if batch_bytes < 1:
-            raise ValueError(f"batch_bytes={batch_bytes!r}: must be bytes, at least 1")
+        batch_bytes = checked_count("batch_bytes", batch_bytes)
         if unknown := [part for part in parts if part not in PARTS]:
-            raise ValueError(f"parts={unknown[0]!r}: known are {', '.join(PARTS)}")
+            raise ValueError(f"parts={unknown[0]!r}: must be some of {', '.join(PARTS)}")
         self._topic = topic
         self._limit = batch_bytes
         self._gatherer = Gatherer(batch_bytes, **{part: part in parts for part in PARTS})

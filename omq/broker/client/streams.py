@@ -9,7 +9,7 @@ from operator import attrgetter, length_hint
 from typing import Final, Generic, TypeVar
 from weakref import ref
 
-from omq.broker.client.connection import BlockingConnection, ClosesAtExit, ConnectionBase, check_count, check_timeout
+from omq.broker.client.connection import BlockingConnection, ClosesAtExit, ConnectionBase
 from omq.broker.client.stream_state import (
     Block,
     ConsumerState,
@@ -22,6 +22,7 @@ from omq.broker.errors import BrokerError, BrokerTimeout
 from omq.broker.types import Delivery, Message, check_delay
 from omq.errors import ClosedError, ReceiveTimeout, StateError
 from omq.executor import run_blocking
+from omq.socket_base import check_timeout, checked_count
 
 _Message = TypeVar("_Message", bound=Message)
 #: The result of a call that acknowledges: `None`, or in asyncio an awaitable.
@@ -118,11 +119,15 @@ class SubscriptionBase(StreamBase[Message, _AckResult]):
             `None`. In asyncio an awaitable: the call moves the position, and awaiting it waits until that is durable.
 
         Raises:
-            StateError: The subscription has no name.
+            StateError: The subscription is not durable.
+            TypeError: *message* is neither a message nor a whole number.
+            ValueError: *message* is a negative id.
             ClosedError: The subscription or the client is closed.
         """
         if self._stream.name is None:
-            raise StateError(f"this subscription of {self.topic!r} has no name to keep a position under")
+            raise StateError(f"this subscription of {self.topic!r} is not durable: subscribe with a name to ack")
+        if not isinstance(message, Message):
+            message = checked_count("message", message, 0)
         connection = self._connection
         connection.check_usable()
         with connection.lock:
@@ -236,7 +241,8 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
             ReceiveTimeout: No message arrived in time.
             BrokerError: The broker has ended the stream: `TopicError` if the topic was deleted, `Overrun` if retention
                 dropped the next messages while the client was not connected.
-            ValueError: *timeout* is negative or not a number.
+            ValueError: *timeout* is negative or NaN.
+            TypeError: *timeout* is not a number.
             ClosedError: The stream or the client is closed.
         """
         deadline = None if timeout is None else self._connection.deadline(check_timeout(timeout))
@@ -258,10 +264,12 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
             timeout: As of `recv`.
 
         Raises:
-            ValueError: *limit* is not a whole number of 1 or more, or *timeout* is not valid.
+            ValueError: *limit* is below 1.
+            TypeError: *limit* is not a whole number.
             OmqError: As `recv`.
         """
-        check_count("limit", limit)
+        if limit is not None:
+            limit = checked_count("limit", limit)
         deadline = None if timeout is None else self._connection.deadline(check_timeout(timeout))
         while True:
             taken = [*islice(self._batch, limit)]  # a signal handler that raises after this is handled below

@@ -1,0 +1,99 @@
+"""Every numeric argument of both clients is checked before a request is made; the error has its name, value and type."""
+
+import asyncio
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import omq.asyncio.broker
+import omq.broker
+from omq.broker.client.stream_state import ConsumerState, SubscriptionState
+
+TWINS = {"blocking": omq.broker, "asyncio": omq.asyncio.broker}
+
+
+class Callee:
+    """A client that is not connected, with streams that no broker has confirmed."""
+
+    def __init__(self, twin: Any) -> None:
+        self.client = twin.Client("tcp://127.0.0.1:9", timeout=0)
+        connection = self.client._connection
+        self.subscription = twin.Subscription(connection, SubscriptionState(b"1", "t", None, "name", 8))
+        self.consumer = twin.Consumer(connection, ConsumerState(b"2", "t", 30.0, 8))
+
+
+#: Calls by the name of the checked argument, with the smallest valid value; `None` if negative values are valid.
+CALLS: list[tuple[str, int | None, Callable[[Callee, Any], Any]]] = [
+    ("in_flight", 1, lambda on, value: on.client.publish_many("t", [b"x"], in_flight=value)),
+    ("sequence", 1, lambda on, value: on.client.stage("t", [b"x"], "s", sequence=value)),
+    ("credit", 1, lambda on, value: on.client.subscribe("t", credit=value)),
+    ("credit", 1, lambda on, value: on.client.consume("t", credit=value)),
+    ("start", None, lambda on, value: on.client.read("t", start=value)),
+    ("stop", None, lambda on, value: on.client.read("t", stop=value)),
+    ("limit", None, lambda on, value: on.client.read("t", limit=value)),
+    ("start", None, lambda on, value: on.client.read_columns("t", start=value)),
+    ("stop", None, lambda on, value: on.client.read_columns("t", stop=value)),
+    ("batch_bytes", 1, lambda on, value: on.client.read_columns("t", batch_bytes=value)),
+    ("start", 0, lambda on, value: on.client.offset_after("t", value, 2, 3)),
+    ("stop", 0, lambda on, value: on.client.offset_after("t", 1, value, 3)),
+    ("size", 0, lambda on, value: on.client.offset_after("t", 1, 2, value)),
+    ("limit", 1, lambda on, value: on.subscription.recv_many(value, timeout=0)),
+    ("limit", 1, lambda on, value: on.consumer.recv_many(value, timeout=0)),
+    ("message", 0, lambda on, value: on.subscription.ack(value)),
+]
+SECONDS: list[tuple[str, Callable[[Callee, Any], Any]]] = [
+    ("ack_timeout", lambda on, value: on.client.consume("t", ack_timeout=value)),
+    ("timeout", lambda on, value: on.client.flush(timeout=value)),
+    ("timeout", lambda on, value: type(on.client)("tcp://127.0.0.1:9", timeout=value)),
+    ("timeout", lambda on, value: on.subscription.recv(timeout=value)),
+    ("timeout", lambda on, value: on.subscription.recv_many(timeout=value)),
+    ("delay", lambda on, value: on.consumer.nack([], delay=value)),
+]
+
+
+def check(twin: Any, call: Callable[[Callee, Any], Any], value: Any, kind: type[Exception], text: str) -> None:
+    """Makes a call, and expects an error."""
+
+    async def run() -> None:
+        callee = Callee(twin)
+        try:
+            with pytest.raises(kind, match=text):
+                if inspect.isawaitable(answer := call(callee, value)):
+                    await answer
+        finally:
+            if inspect.isawaitable(closing := callee.client.close()):
+                await closing
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
+@pytest.mark.parametrize(("name", "least", "call"), CALLS)
+def test_numbers(twin: Any, name: str, least: int | None, call: Callable[[Callee, Any], Any]) -> None:
+    for wrong in (1.5, "9", True, b"1", [2]):
+        shown = re.escape(f"{name}={wrong!r}: must be ")
+        check(twin, call, wrong, TypeError, f"^{shown}.*, not {type(wrong).__name__}$")
+    if least is not None:
+        for wrong in (least - 1, -(2**70), 2**70):
+            check(twin, call, wrong, ValueError, f"^{name}={wrong}: must be ")
+
+
+@pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
+@pytest.mark.parametrize(("name", "call"), SECONDS)
+def test_seconds(twin: Any, name: str, call: Callable[[Callee, Any], Any]) -> None:
+    for wrong in ("9", True, b"1", [2]):
+        shown = re.escape(f"{name}={wrong!r}: must be ")
+        check(twin, call, wrong, TypeError, f"^{shown}.*, not {type(wrong).__name__}$")
+    for wrong in (-1, float("nan"), float("-inf")):
+        check(twin, call, wrong, ValueError, f"^{name}={wrong}: must be ")
+
+
+@pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
+@pytest.mark.parametrize("name", ["start", "stop", "size"])
+def test_bounds_of_offset_after_are_required(twin: Any, name: str) -> None:
+    bounds = {"start": 1, "stop": 2, "size": 3, name: None}
+    text = f"^{name}=None: must be a whole number, at least 0, not NoneType$"
+    check(twin, lambda on, value: on.client.offset_after("t", **bounds), None, TypeError, text)
