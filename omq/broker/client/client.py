@@ -26,14 +26,19 @@ __all__ = ["Client"]
 
 
 class Client(ClosesAtExit):
-    """A client of a broker. Threads may share it: one publishes while another one iterates over a subscription.
+    """A client of a broker. Threads may share it: one may publish while another iterates over a subscription.
 
-    The client connects in the background, and connects again after a lost connection. It then repeats the requests
-    that have no answer, of which the broker stores nothing twice, and resumes its subscriptions and consumers.
+    The client connects in the background, and reconnects after a lost connection. It then repeats unanswered requests,
+    which the broker stores only once, and resumes its subscriptions and consumers.
+
+    Every call that waits for the broker may raise `BrokerTimeout` (the broker cannot be reached, or has not answered in
+    time), `PermissionDenied` (the broker rejects the client's key, user or password, or does not permit the request),
+    `BrokerFailed` (the broker cannot execute the request) and `ClosedError` (the client is closed).
 
     Args:
         endpoint: The endpoint of the broker's ZMTP listener.
-        timeout: Seconds that a call waits for the broker, also for a connection. `None` waits for ever; 0 never waits.
+        timeout: Seconds that each call waits for the broker, including the connection. `None` waits for ever; 0 never
+            waits.
         security: A `PlainClient` or `CurveClient`; `None` for a broker without authentication.
         context: The context of the client's socket; `None` for the default context.
         **options: More options of the client's DEALER socket; see `omq.Options`.
@@ -41,7 +46,8 @@ class Client(ClosesAtExit):
     Raises:
         EndpointError: The endpoint is not valid.
         OptionError: An option is unknown, or its value is not valid.
-        ValueError: *timeout* is negative or not a number.
+        ValueError: *timeout* is negative or NaN.
+        TypeError: *timeout* is not a number.
     """
 
     def __init__(
@@ -68,7 +74,7 @@ class Client(ClosesAtExit):
 
     @property
     def broker(self) -> str:
-        """The id of the broker's store, which no other store has; empty before the first connection."""
+        """The unique id of the broker's store; empty before the first connection."""
         return self._connection.core.broker
 
     # ------------------------------------------------------------------ topics
@@ -81,28 +87,25 @@ class Client(ClosesAtExit):
         Args:
             topic: The topic's name: 1 to 255 bytes of UTF-8, without slashes and control characters.
             delivery: `"broadcast"`: every subscriber gets every message; `"round-robin"`: one consumer gets each.
-            persistence: When a publication is answered. `"strong"`: after the fsync; `"weak"`: after the write, with an
-                fsync every second; `"async"`: before the write; `"transient"`: at once, messages stay in memory.
-            **settings: Each may be left out. `max_messages`, `max_bytes`, `max_age` (seconds): bounds of what is kept;
-                no bound by default. `overflow`: the reaction of a full topic: `"block"` (publishers wait, within their
-                timeout), `"reject"` (they get `StoreFull`; the default of round-robin topics and with `retain_for`) or
+            persistence: The time of the answer to a publication. `"strong"`: after the fsync; `"weak"`: after the
+                write, with an fsync every second; `"async"`: before the write; `"transient"`: at once, messages stay
+                in memory.
+            **settings: All are optional. `max_messages`, `max_bytes`, `max_age` (seconds): retention limits; unlimited
+                by default. `overflow`: the reaction of a full topic: `"block"` (publishers wait, within their timeout),
+                `"reject"` (they get `StoreFull`; the default of round-robin topics and with `retain_for`) or
                 `"drop-oldest"` (the default of broadcast topics; in a round-robin topic the oldest message without an
-                ack becomes a dead letter). `retain_for`: the name of a durable subscription of a broadcast topic, which
-                is created with it: messages are kept until it has acknowledged them. `max_deliveries`: deliveries
-                after which a message becomes a dead letter; no bound by default. `dead_letter`: the topic of the dead
-                letters. `retry_delay`: seconds before the redelivery of a message that was nacked or timed out, or a
-                list with the seconds of each attempt; 0.1, doubling to 30, by default.
+                ack becomes a dead letter). `retain_for`: the name of a durable subscription of a broadcast topic. It
+                is created with the topic, which keeps messages until it has acknowledged them. `max_deliveries`:
+                deliveries after which a message becomes a dead letter; unlimited by default. `dead_letter`: the topic
+                of the dead letters. `retry_delay`: seconds before the redelivery of a message that was nacked or timed
+                out, or a list with the seconds of each attempt; by default 0.1, doubling to 30.
 
         Returns:
             The topic.
 
         Raises:
-            TopicError: The topic exists with other settings, or the name or a setting is not valid.
+            TopicError: The topic exists with other settings, or the name or a setting is not valid or not known.
             TypeError: The name is not a string.
-            PermissionDenied: This client may not create it. In every call: the broker rejects the client's key, user
-                or password.
-            BrokerTimeout: The broker cannot be reached, or has not answered in time.
-            ClosedError: The client is closed.
         """
         return run_blocking(lambda: self._calls.create(topic, delivery=delivery, persistence=persistence, **settings))
 
@@ -113,7 +116,7 @@ class Client(ClosesAtExit):
             topic: The topic's name.
 
         Raises:
-            BrokerError: As `create`; a `TopicError` if the topic does not exist.
+            TopicError: The topic does not exist.
         """
         run_blocking(lambda: self._calls.delete(topic))
 
@@ -121,10 +124,10 @@ class Client(ClosesAtExit):
         """Returns the topics that this client may use.
 
         Args:
-            topic: The name of the only topic to return; `None` returns all.
+            topic: The name of a single topic; `None` for all.
 
         Raises:
-            BrokerError: As `create`; a `TopicError` if the named topic does not exist.
+            TopicError: The named topic does not exist.
         """
         return run_blocking(lambda: self._calls.topics(topic))
 
@@ -135,7 +138,7 @@ class Client(ClosesAtExit):
             topic: The topic's name.
 
         Raises:
-            BrokerError: As `create`; a `TopicError` if there is no such broadcast topic.
+            TopicError: The topic does not exist, or is not a broadcast topic.
         """
         return run_blocking(lambda: self._calls.durables(topic))
 
@@ -147,7 +150,7 @@ class Client(ClosesAtExit):
             name: The subscription's name.
 
         Raises:
-            BrokerError: As `create`; a `TopicError` if the topic does not exist, or a client has the subscription open.
+            TopicError: The topic or the subscription does not exist, or a client has the subscription open.
         """
         run_blocking(lambda: self._calls.delete_durable(topic, name))
 
@@ -158,26 +161,23 @@ class Client(ClosesAtExit):
     ) -> int:
         """Publishes a message, and waits until the topic's persistence holds for it.
 
-        Earlier acknowledgements of this client are then durable, too.
+        Earlier acknowledgements of this client are then also durable.
 
         Args:
             topic: The topic's name.
-            body: The content: anything with a contiguous buffer, up to 64 MiB.
-            key: A key, which readers get with the message; `None` for no key.
-            headers: Values by name, which readers get with the message; `None` for none.
+            body: The content: any object with a contiguous buffer, up to 64 MiB.
+            key: The key of the message; `None` for no key.
+            headers: The headers of the message, values by name; `None` for no headers.
 
         Returns:
             The id of the message.
 
         Raises:
-            BrokerTimeout: The broker cannot be reached, or has not answered in time. The message may be published; a
-                second call then makes a second message.
+            BrokerTimeout: The message may have been published: another call may publish it twice.
             TopicError: The topic does not exist.
             MessageTooLarge: The body is larger than 64 MiB.
             TypeError: The body has no contiguous buffer, or the name of a header is not a string.
-            PermissionDenied: This client may not publish to the topic.
             StoreFull: The topic or the broker's disk is full.
-            ClosedError: The client is closed.
         """
         return run_blocking(lambda: self._calls.publish(topic, body, key=key, headers=headers))
 
@@ -186,48 +186,53 @@ class Client(ClosesAtExit):
     ) -> list[int]:
         """Publishes messages in a pipeline, and waits until the topic's persistence holds for all.
 
-        They are stored in their order. After an error some of them may be published, not always the first ones.
+        They are stored in order. After an error, some of them may be published, not necessarily the first ones.
 
         Args:
             topic: The topic's name.
             bodies: The contents; see `publish`. A `Record` also has a key and headers; `Records` are many encoded
-                messages. The iterable is consumed while earlier messages are answered, so a generator may yield any
-                number of them.
-            in_flight: The number of messages that may wait for their answers at once, which bounds the messages whose
-                fate is unknown if the process dies. `None` bounds only their bytes, at 8 MiB.
+                messages. The iterable is consumed while earlier messages await their answers, so a generator may yield
+                any number of them.
+            in_flight: The largest number of unanswered messages: if the process dies, these may or may not be
+                published. `None` limits only their bytes, to 8 MiB.
 
         Returns:
             The ids of the messages, in their order.
 
         Raises:
-            BrokerError: As `publish`; the client's `timeout` counts from one answer to the next.
+            BrokerTimeout: The client's `timeout` has passed since the last answer.
+            TopicError: The topic does not exist.
+            MessageTooLarge: A body is larger than 64 MiB.
+            StoreFull: The topic or the broker's disk is full.
             ValueError: *in_flight* is below 1.
-            TypeError: *bodies* is a single body, or mixes `Records` with others.
-            ClosedError: The client is closed.
+            TypeError: *bodies* is a single body, mixes `Records` with others, or has a value that is not a body; or
+                *in_flight* is not a whole number.
         """
         return run_blocking(lambda: self._calls.publish_many(topic, bodies, in_flight=in_flight))
 
     def stage(self, topic: str, bodies: Iterable[Buffer | Record | Records], stage: str, *, sequence: int = 1) -> int:
         """Stores messages under a name, until `commit` publishes them or `abort` discards them.
 
-        Readers do not get them before the commit. The broker deletes a stage that was not committed after a day. A
-        stage belongs to one topic, and its messages are in the order of their sequences.
+        Readers do not get them before the commit. The broker deletes a stage a day after its first message, unless it
+        is committed. A stage belongs to one topic. Its messages are published in the order of their sequences.
 
         Args:
             topic: The topic's name.
             bodies: The contents; see `publish_many`.
             stage: The stage's name, 1 to 255 bytes of UTF-8.
-            sequence: The number of the call's first request, 1 or more. The broker stores a number once: a call may be
-                repeated with the same bodies and the same number, also by another client.
+            sequence: The sequence of the call's first request, 1 or more. The broker stores each sequence of a stage
+                once: any client may repeat a call with the same bodies and the same sequence.
 
         Returns:
-            The sequence for the next call for this stage. Without bodies it is *sequence*, and there is no stage for
-            `commit` to name.
+            The sequence for the next call for this stage. Without bodies it is *sequence*, and no stage is created.
 
         Raises:
-            BrokerError: As `publish`, and where the stage belongs to another topic.
+            TopicError: The topic does not exist.
+            BrokerError: The stage belongs to another topic.
+            MessageTooLarge: A body is larger than 64 MiB.
+            StoreFull: The stages of the topic or the broker's disk are full.
             ValueError: The stage's name or *sequence* is not valid.
-            ClosedError: The client is closed.
+            TypeError: *bodies* is not valid (see `publish_many`), or *sequence* is not a whole number.
         """
         return run_blocking(lambda: self._calls.stage(topic, bodies, stage, sequence=sequence))
 
@@ -236,16 +241,17 @@ class Client(ClosesAtExit):
 
         Args:
             commit: The commit's name, 1 to 255 bytes of UTF-8. A second commit of this name publishes nothing, and
-                returns the result of the first: a call may be repeated, also by another client.
-            stages: The names of 4,096 stages at most.
+                returns the result of the first: any client may repeat the call.
+            stages: The names of the stages, at most 4,096.
 
         Returns:
             The published stages, in the order of *stages*. Without stages the list is empty, and no request is sent.
 
         Raises:
-            BrokerError: As `publish`, and where a stage does not exist: then nothing is published.
+            BrokerError: A stage does not exist, or is listed twice: nothing is published.
+            StoreFull: A topic or the broker's disk is full: nothing is published.
             ValueError: The name of the commit or of a stage is not valid.
-            ClosedError: The client is closed.
+            TypeError: *stages* is a single string, or a name is not a string.
         """
         return run_blocking(lambda: self._calls.commit(commit, stages))
 
@@ -257,9 +263,8 @@ class Client(ClosesAtExit):
             prefix: True discards every stage whose name begins with *stage*.
 
         Raises:
-            BrokerError: As `publish`.
             ValueError: The stage's name is not valid.
-            ClosedError: The client is closed.
+            TypeError: The stage's name is not a string.
         """
         run_blocking(lambda: self._calls.abort(stage, prefix=prefix))
 
@@ -272,21 +277,20 @@ class Client(ClosesAtExit):
 
         Args:
             topic: The topic's name.
-            replay: The start. `"latest"`: messages published from now on; `"earliest"`: all that are kept; an id: those
-                after it. `None` is `"latest"`.
-            name: The name of a durable subscription: `Subscription.ack` moves its position, and a later subscription
-                with the name resumes there and ignores *replay*. If retention has deleted that position, it restarts at
-                *replay* if that was given, else the call raises `Overrun`. `None`: not durable.
-            credit: Bytes that the broker may send ahead; values above 64 MiB count as 64 MiB.
+            replay: The start. `"latest"`: new messages only; `"earliest"`: all that are kept; an id: the messages after
+                this id. `None` is `"latest"`.
+            name: The name of a durable subscription, `None` for one that is not durable. The broker keeps its cursor,
+                which `Subscription.ack` moves; a later subscription with the name resumes there and ignores *replay*.
+                If retention has dropped messages after the cursor, it restarts at *replay*, and without *replay* the
+                call raises `Overrun`.
+            credit: Bytes that the broker may send ahead, 1 or more; values above 64 MiB count as 64 MiB.
 
         Raises:
-            TopicError: The topic does not exist, or is not a broadcast topic; a client has the name open; the id is
-                above the newest one.
+            TopicError: The topic does not exist or is not a broadcast topic, a client has the durable subscription
+                open, or *replay* is above the newest id.
             Overrun: The requested messages are no longer kept.
             ValueError: *replay* or *credit* is not valid.
-            PermissionDenied: This client may not subscribe to the topic.
-            BrokerTimeout: The broker cannot be reached, or has not answered in time.
-            ClosedError: The client is closed.
+            TypeError: *credit* is not a whole number.
         """
         return run_blocking(lambda: self._calls.subscribe(topic, replay=replay, name=name, credit=credit))
 
@@ -297,18 +301,16 @@ class Client(ClosesAtExit):
 
         Args:
             topic: The topic's name.
-            ack_timeout: Seconds after which a message without an ack is delivered again. They count from its delivery,
-                and restart with each ack of an earlier delivery: a consumer that works in order has them for each
-                message.
-            credit: Messages that may be in flight; values above 1,048,576 count as that. Use few if a message may kill
-                the process: all in flight then count as delivered (`max_deliveries`).
+            ack_timeout: Seconds after which a message without an ack is redelivered. They count from the delivery, and
+                restart with each ack of an earlier delivery: a consumer that works in order has them for each message.
+            credit: The prefetch: messages that may be in flight, 1 or more; values above 1,048,576 count as 1,048,576.
+                Use a small number if a message may crash the process: the crash counts as a delivery of each message in
+                flight (`max_deliveries`).
 
         Raises:
             TopicError: The topic does not exist, or is not a round-robin topic.
             ValueError: *ack_timeout* or *credit* is not valid.
-            PermissionDenied: This client may not consume the topic.
-            BrokerTimeout: The broker cannot be reached, or has not answered in time.
-            ClosedError: The client is closed.
+            TypeError: *ack_timeout* is not a number, or *credit* is not a whole number.
         """
         return run_blocking(lambda: self._calls.consume(topic, ack_timeout=ack_timeout, credit=credit))
 
@@ -319,15 +321,17 @@ class Client(ClosesAtExit):
 
         Args:
             topic: The topic's name.
-            start: The first id; `None` for the oldest that is kept.
-            stop: The id before which to end; `None` to end after the newest id at the first step.
-            limit: The largest number of messages; `None` for no bound.
+            start: The first id; `None` for the oldest kept.
+            stop: The id before which to end; `None` to end after the message that is the newest at the first step.
+            limit: The largest number of messages; `None` for no limit.
 
         Returns:
-            An iterator. Its steps raise as `subscribe`, and `Damaged` for damaged messages.
+            An iterator. Its steps wait, and raise `TopicError` if the topic does not exist and `Damaged` for damaged
+            messages. Ids that are no longer kept are skipped.
 
         Raises:
-            TypeError: A bound is neither a whole number nor `None`.
+            TypeError: *start*, *stop* or *limit* is neither a whole number nor `None`.
+            TopicError: The topic's name is not valid.
             ClosedError: The client is closed.
         """
         self._connection.check_usable()
@@ -351,25 +355,27 @@ class Client(ClosesAtExit):
         batch_bytes: int = BATCH_BYTES,
         memory: Callable[[int], Buffer] = bytearray,
     ) -> Iterator[Columns]:
-        """Reads the messages that are kept now, in order, as columns; makes no Python object for a message.
+        """Reads the messages that are kept now, in order, as columns, without a Python object for each message.
 
         Args:
             topic: The topic's name.
-            start: The first id; `None` for the oldest that is kept.
-            stop: The id before which to end; `None` to end after the newest id at the first step.
+            start: The first id; `None` for the oldest kept.
+            stop: The id before which to end; `None` to end after the message that is the newest at the first step.
             parts: The columns in addition to ids and timestamps: any of `"bodies"`, `"keys"` and `"headers"`.
-            batch_bytes: The approximate bytes of bodies, keys and headers in one step. A larger message gets a step of
-                its own.
-            memory: Allocates the memory for the bodies of one step: called with a number of bytes, it returns a
-                writable buffer of that size or more.
+            batch_bytes: The approximate bytes of bodies, keys and headers in one `Columns`. A larger message gets one
+                of its own.
+            memory: Allocates the memory for the bodies of one `Columns`: called with a number of bytes, it returns a
+                writable buffer of at least that size.
 
         Returns:
-            An iterator of one `Columns` for each step. Its steps raise as `subscribe`: `Overrun` if ids from *start* on
-            are no longer kept, also if they are dropped meanwhile, and `Damaged`.
+            An iterator over `Columns`. Its steps wait, and raise `TopicError` if the topic does not exist, and
+            `Damaged` for damaged messages. If *start* is given, they raise `Overrun` for ids that are no longer kept,
+            also for ids that retention drops during the iteration.
 
         Raises:
             ValueError: *parts* or *batch_bytes* is not valid.
-            TypeError: A bound is neither a whole number nor `None`.
+            TypeError: *start* or *stop* is neither a whole number nor `None`, or *batch_bytes* is not a whole number.
+            TopicError: The topic's name is not valid.
             ClosedError: The client is closed.
         """
         self._connection.check_usable()
@@ -393,34 +399,34 @@ class Client(ClosesAtExit):
             reader.close()
 
     def offset_after(self, topic: str, start: int, stop: int, size: int) -> int:
-        """Returns the id before which the messages from *start* on have a number of bytes.
+        """Returns where to end a read that begins at *start*, to read about a number of bytes.
 
         Args:
             topic: The topic's name.
             start: The first id.
-            stop: The id before which to end in any case.
-            size: Bytes of the messages as they are stored, with keys, headers and sizes. At least one message counts.
+            stop: The largest result.
+            size: The bytes of the messages as they are stored: with keys, headers and sizes.
 
         Returns:
-            The id after the last of these messages; *stop* if there are fewer bytes.
+            The id after the first messages that have *size* bytes together, at least one message. If there are fewer
+            bytes, *stop*, or the id after the newest message if that is lower.
 
         Raises:
-            BrokerError: As `subscribe`.
+            TopicError: The topic does not exist.
             TypeError: *start*, *stop* or *size* is not a whole number.
-            ClosedError: The client is closed.
+            ValueError: *start*, *stop* or *size* is negative.
         """
         return run_blocking(lambda: self._calls.offset_after(topic, start, stop, size))
 
     def flush(self, *, timeout: float | Unset | None = UNSET) -> None:
-        """Waits until every ack, nack and position of this client is durable.
+        """Waits until every earlier ack and nack of this client, and every cursor that it moved, is durable.
 
         Args:
-            timeout: Seconds; `None` for ever; by default the client's `timeout`.
+            timeout: Seconds to wait; `None` for ever; the default is the client's `timeout`.
 
         Raises:
-            BrokerTimeout: The broker has not answered in time.
-            ValueError: *timeout* is negative or not a number.
-            ClosedError: The client is closed.
+            ValueError: *timeout* is negative or NaN.
+            TypeError: *timeout* is not a number.
         """
         run_blocking(lambda: self._calls.flush(timeout=timeout))
 
@@ -432,10 +438,12 @@ class Client(ClosesAtExit):
         return self._connection.closed
 
     def close(self) -> None:
-        """Flushes acknowledgements, returns unread deliveries, and closes; waiting calls raise. Idempotent.
+        """Flushes acknowledgements, returns unread deliveries to the broker, and closes the client. Idempotent.
 
-        Called by a signal handler that has interrupted a waiting call, it lets that call close the client. If the
-        handler has interrupted another method of this client, a thread closes it. Other calls in such a handler raise
+        Waiting calls then raise `ClosedError`.
+
+        A signal handler may call it. If the handler has interrupted a waiting call, that call closes the client; if it
+        has interrupted another method of the client, a background thread does. Other calls in such a handler raise
         `StateError`.
 
         Raises:
