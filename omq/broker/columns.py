@@ -47,5 +47,5 @@ def encode_columns(
         except ValueError as error:
             if type(error) is ValueError:
                 raise
-            raise TooLarge(f"{error}: the broker takes {MAX_BODY_BYTES} bytes at most") from None
+            raise TooLarge(f"{error}; at most {MAX_BODY_BYTES} bytes are allowed") from None
         yield Records(data, row - first)

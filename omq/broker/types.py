@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-MAX_DELAY_S = 4_000_000  #: Of a nack.
+#: The longest delay of a nack; the protocol has its milliseconds in 32 bits.
+MAX_DELAY_S = 4_000_000
 
 __all__ = [
     "Columns",
@@ -29,12 +30,12 @@ __all__ = [
 
 
 class Record(NamedTuple):
-    """A body with its key and headers, for calls that publish many.
+    """A body with a key and headers, for `Client.publish_many` and `Client.stage`.
 
     Attributes:
-        body: The content: anything with a contiguous buffer, up to 64 MiB.
-        key: A key, which readers get with the message; `None` for no key.
-        headers: Values by name, which readers get with the message; `None` for none.
+        body: The content: any object with a contiguous buffer, up to 64 MiB.
+        key: The key of the message; `None` for no key.
+        headers: The headers of the message, values by name; `None` for no headers.
     """
 
     body: Buffer
@@ -44,11 +45,11 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Encoded messages, one after the other; `encode_columns` makes them.
+    """Many encoded messages in one buffer, for `Client.publish_many` and `Client.stage`; see `encode_columns`.
 
     Attributes:
-        data: The records.
-        count: The number of records, 65,536 at most.
+        data: The messages, in the encoding of the broker's protocol.
+        count: The number of messages, at most 65,536.
     """
 
     data: bytes
@@ -59,10 +60,11 @@ class Maps(NamedTuple):
     """The headers of messages, in the layout of an Apache Arrow column of maps.
 
     Attributes:
-        ends: The offsets of each row's headers in `names` and `values`: one more 32-bit number than there are rows.
+        ends: The offsets buffer: 32-bit numbers, 0 first and then the end of each row's headers in `names` and
+            `values`.
         names: The names of all headers.
         values: The values of all headers.
-        valid: The validity bitmap, a bit for each row, 0 if it has no headers; `None` if all rows have headers.
+        valid: The validity bitmap, a bit for each row, 0 for a row without headers; `None` if all rows have headers.
         nulls: The number of rows without headers.
     """
 
@@ -77,8 +79,8 @@ class Texts(NamedTuple):
     """Keys, or the names or values of headers, in the layout of an Apache Arrow column of bytes.
 
     Attributes:
-        ends: The offsets of each value in the data: one more 32-bit number than there are values.
-        data: All values, one after the other.
+        ends: The offsets buffer: 32-bit numbers, 0 first and then the end of each value in `data`.
+        data: All values, concatenated.
         valid: The validity bitmap, a bit for each value, 0 for a missing one; `None` if none is missing.
         nulls: The number of missing values.
     """
@@ -91,17 +93,15 @@ class Texts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Messages of a topic as columns, in the layout of Apache Arrow.
-
-    Numbers are in the byte order of the machine.
+    """Messages of a topic as columns, in the layout of Apache Arrow and the byte order of the machine.
 
     Attributes:
         count: The number of messages.
         ids: The ids of the messages, 64 bits each.
         timestamps: The times at which the broker stored them, in microseconds since 1970, 64 bits each.
-        ends: The offsets of each body in `bodies`: one more 32-bit number than there are messages; empty if bodies were
-            not requested.
-        bodies: The memory that begins with the bodies; `None` if they were not requested.
+        ends: The offsets buffer: 32-bit numbers, 0 first and then the end of each body in `bodies`; empty if bodies
+            were not requested.
+        bodies: A buffer whose first `size` bytes are the bodies, concatenated; `None` if bodies were not requested.
         size: The bytes of all bodies.
         keys: The keys; `None` if they were not requested.
         headers: The headers; `None` if they were not requested.
@@ -123,7 +123,7 @@ class Committed:
 
     Attributes:
         stage: The stage's name.
-        topic: The topic's name; empty if the topic was deleted since.
+        topic: The topic's name; empty if the topic has been deleted since the commit.
         first: The id of the first message; 0 for none.
         count: The number of messages; their ids are consecutive.
     """
@@ -135,7 +135,7 @@ class Committed:
 
 
 class DeliveryConsumer(Protocol):
-    """A consumer of either twin. In asyncio each call returns an awaitable that waits until its effect is durable."""
+    """A consumer of either client. In asyncio each call returns an awaitable that waits until its effect is durable."""
 
     def acknowledge(self, delivery: Delivery) -> Awaitable[None] | None:
         """Acknowledges a delivery."""
@@ -148,10 +148,10 @@ class DeliveryConsumer(Protocol):
 
 
 class Delivery(Message):
-    """A message of a round-robin topic, which is in flight until its ack or nack.
+    """A message of a round-robin topic, in flight until its ack or nack.
 
     Attributes:
-        deliveries: The delivery count of the message; 1 the first time.
+        deliveries: The delivery count of the message; 1 at the first delivery.
     """
 
     __slots__ = ("consumer", "deliveries", "session")
@@ -163,11 +163,13 @@ class Delivery(Message):
     session: int
 
     def ack(self) -> Any:
-        """Acknowledges the message: it is finished. Idempotent.
+        """Acknowledges the message: it is not redelivered. Idempotent.
+
+        The call does not wait.
 
         Returns:
-            `None`: the call does not wait; `Client.flush` does. In asyncio an awaitable: the call acknowledges, and
-            awaiting it waits until the ack is durable.
+            `None`; `Client.flush` waits until acks are durable. In asyncio an awaitable that waits until this ack is
+            durable; it need not be awaited.
 
         Raises:
             ClosedError: The consumer or the client is closed: the broker has requeued the message.
@@ -182,20 +184,20 @@ class Delivery(Message):
                 `retry_delay`.
 
         Returns:
-            As `ack`.
+            `None`; in asyncio an awaitable that waits until the nack is durable.
 
         Raises:
-            ValueError: *delay* is negative or too large.
+            ValueError: *delay* is not 0 to 4,000,000 seconds.
             TypeError: *delay* is not a number.
             ClosedError: The consumer or the client is closed: the broker has requeued the message.
         """
         return self.consumer.retry(self, check_delay(delay))
 
     def in_progress(self) -> Any:
-        """Restarts the message's `ack_timeout`, and that of the messages delivered after it.
+        """Restarts the `ack_timeout` of the message, and of the messages delivered after it.
 
         Returns:
-            As `ack`.
+            `None`; in asyncio an awaitable that waits until earlier acks are durable.
 
         Raises:
             ClosedError: The consumer or the client is closed: the broker has requeued the message.
@@ -225,7 +227,7 @@ class TopicInfo:
 
     Attributes:
         name: The topic's name.
-        id: The topic's id, which no later topic gets.
+        id: The topic's id; a deleted topic's id is never used again.
         delivery: `"broadcast"` or `"round-robin"`.
         persistence: `"transient"`, `"strong"`, `"weak"` or `"async"`.
         first: The oldest id that is kept.
@@ -248,18 +250,18 @@ class TopicInfo:
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> TopicInfo:
-        """Makes one of the broker's JSON; unknown fields are ignored."""
+        """Makes a `TopicInfo` from the broker's JSON; unknown fields are ignored."""
         return cls(**{name: value for name, value in fields.items() if name in cls.__dataclass_fields__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DurableInfo:
-    """A durable subscription; it belongs to the topic, not to a user.
+    """A durable subscription, which belongs to the topic, not to a user.
 
     Attributes:
         name: The subscription's name.
-        position: The id of the last message that is acknowledged; 0 for none.
-        lag: The number of kept messages after the position.
+        position: The cursor: the id of the last acknowledged message; 0 for none.
+        lag: The number of kept messages after the cursor.
         held: True if a client has the subscription open.
     """
 
@@ -270,5 +272,5 @@ class DurableInfo:
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> DurableInfo:
-        """Makes one of the broker's JSON; unknown fields are ignored."""
+        """Makes a `DurableInfo` from the broker's JSON; unknown fields are ignored."""
         return cls(**{name: value for name, value in fields.items() if name in cls.__dataclass_fields__})

@@ -129,7 +129,7 @@ class AsyncStream(StreamBase[_Message, AckAwaitable], AsyncClosing):
             connection.send_out()
             _wake_all(self._waiting)  # there may be some for other tasks
         elif stream.ended and not length_hint(self._batch):
-            raise stream.error or ClosedError(f"what reads {stream.topic!r} is closed")
+            raise stream.error or ClosedError(f"the {self._shown_as} of {stream.topic!r} is closed")
 
     async def _wait_readable(self, deadline: float | None) -> None:
         stream = self._stream
@@ -138,7 +138,7 @@ class AsyncStream(StreamBase[_Message, AckAwaitable], AsyncClosing):
             self._waiting.add(future)
             try:
                 if not await in_time(future, deadline):
-                    raise ReceiveTimeout(f"no message of {stream.topic!r} in time")
+                    raise ReceiveTimeout(f"no message of {stream.topic!r} has arrived in time")
             finally:
                 self._waiting.discard(future)
 
@@ -150,7 +150,7 @@ class AsyncStream(StreamBase[_Message, AckAwaitable], AsyncClosing):
 
 
 class AsyncSubscription(SubscriptionBase[AckAwaitable], AsyncStream[Message]):
-    """The messages of a broadcast topic, in order and each once; see `omq.broker.Subscription`."""
+    """A subscription to a broadcast topic: messages in order, each once; see `omq.broker.Subscription`."""
 
     _shown_as = "omq.asyncio.broker.Subscription"
 
@@ -158,8 +158,7 @@ class AsyncSubscription(SubscriptionBase[AckAwaitable], AsyncStream[Message]):
 class AsyncConsumer(ConsumerBase[AckAwaitable], AsyncStream[Delivery]):
     """A consumer of a round-robin topic; see `omq.broker.Consumer`.
 
-    `ack`, `nack` and `in_progress` return an awaitable: the call acknowledges, and awaiting it waits until that is
-    durable.
+    `ack`, `nack` and `in_progress` return an awaitable that waits until the effect is durable; it need not be awaited.
     """
 
     _shown_as = "omq.asyncio.broker.Consumer"

@@ -153,7 +153,7 @@ class Calls(Generic[_Subscription, _Consumer]):
             for records, count in pack(bodies, core.max_body, in_flight):
                 if not may_send(len(records), count):
                     ready = partial(may_send, len(records), count)
-                    await connection.wait_for(ready, connection.deadline(), "an answer to what was published")
+                    await connection.wait_for(ready, connection.deadline(), "an answer to a publication")
                 while asked and asked[0][0].done:
                     take()
                 connection.run_locked(lambda: asked.append((ask(records), count)))  # noqa: B023 - called at once
@@ -181,7 +181,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         """Publishes stages atomically; see `omq.broker.Client.commit`."""
         name = _check_stage(commit, "a commit's name")
         if isinstance(stages, str):
-            raise TypeError("the names of several stages are expected, not one")
+            raise TypeError(f"stages={stages!r:.80}: must be a list of names, not str")
         names = [b64encode(_check_stage(stage)).decode() for stage in stages]
         if not names:
             self._connection.check_usable()
@@ -301,7 +301,7 @@ def _encoded(first: Records, rest: Iterator[object]) -> Iterator[tuple[bytes, in
     """Yields the data and the number of encoded records."""
     for one in chain([first], rest):
         if not isinstance(one, Records):
-            raise TypeError(f"Records cannot be mixed with {type(one).__name__}")
+            raise TypeError(f"bodies: must be either all Records or none; one is {type(one).__name__}")
         if one.count:
             yield one.data, one.count
 
@@ -319,7 +319,7 @@ def check_body(body: Buffer, limit: int) -> int:
         with memoryview(body) as view:
             size = view.nbytes
     if size > limit:
-        raise TooLarge(f"a body of {size} bytes: the broker takes {limit} at most")
+        raise TooLarge(f"a body has {size} bytes; at most {limit} are allowed")
     return size
 
 
@@ -365,14 +365,14 @@ def _request_bounds(sizes: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def _check_headers(headers: Mapping[str, Buffer] | None) -> None:
-    """Raises for headers that no message can have.
+    """Rejects headers that are not valid.
 
     Raises:
         TypeError: A name is not a string.
     """
     for name in headers or ():
         if not isinstance(name, str):
-            raise TypeError(f"headers: a name must be a string, not {name!r}")
+            raise TypeError(f"headers: a name must be a str, not {type(name).__name__}: {name!r:.80}")
 
 
 def _check_stage(name: str, what: str = "a stage's name") -> bytes:
@@ -386,11 +386,11 @@ def _check_stage(name: str, what: str = "a stage's name") -> bytes:
         raise TypeError(f"{what} must be a string, not {name!r:.80}")
     encoded = name.encode()
     if not 1 <= len(encoded) <= protocol.MAX_NAME_BYTES:
-        raise ValueError(f"{what} has 1 to {protocol.MAX_NAME_BYTES} bytes, not {len(encoded)}: {name[:40]!r}")
+        raise ValueError(f"{what} has {len(encoded)} bytes; 1 to {protocol.MAX_NAME_BYTES} are allowed: {name[:40]!r}")
     return encoded
 
 
 def _check_bodies(bodies: object) -> None:
     """Raises `TypeError` for a single body, which iteration would split into numbers."""
     if isinstance(bodies, str | bytes | bytearray | memoryview | Record | Records):
-        raise TypeError(f"several bodies are expected, not one of {type(bodies).__name__}")
+        raise TypeError(f"bodies: must be an iterable of several bodies, not {type(bodies).__name__}")

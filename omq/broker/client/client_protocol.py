@@ -6,7 +6,8 @@ sequences, so the broker stores nothing twice. Subscriptions resume after the la
 over, because the broker has requeued their deliveries. Acknowledgements that no flush has confirmed as durable are
 repeated first, by REACK.
 
-Nothing here waits or locks: the twin does. It may set `wake` of a request or a stream, called at its next change.
+Nothing here waits or locks: the twin does. It may set `wake` of a request or a stream to a function, which is called
+at the next change.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from omq.broker.types import Message
 from omq.errors import ClosedError, OmqError
 from omq.ranges import ranges_of
 
-BLOCK_BYTES: Final = 128 << 10  #: Bytes of records in one request of many, about.
-BLOCK_RECORDS: Final = 256  #: Records in one request of many, at most.
-MAX_IN_FLIGHT_REQUESTS: Final = 64  #: Requests of `publish_many` and `stage` that wait for their answers.
-MAX_IN_FLIGHT_BYTES: Final = 8 << 20  #: Bytes of records that wait for their answers, unless it is one request.
+BLOCK_BYTES: Final = 128 << 10  #: The approximate bytes of records in one request of a pipeline.
+BLOCK_RECORDS: Final = 256  #: The most records in one request of a pipeline.
+MAX_IN_FLIGHT_REQUESTS: Final = 64  #: The most unanswered requests of `publish_many` and `stage`.
+MAX_IN_FLIGHT_BYTES: Final = 8 << 20  #: The most bytes of unanswered records; a single request may have more.
 
 _ANSWERS: Final = {
     protocol.HELLO: protocol.WELCOME,
@@ -77,11 +78,11 @@ class PendingRequest:
     """A request to the broker.
 
     Attributes:
-        command: Its command.
-        done: True once it has an `answer` or an `error`.
+        command: The command.
+        done: True once the request has an `answer` or an `error`, or was given up.
         answer: The parts of the answer after its tag.
-        error: Why there is no answer.
-        wake: Called once it is done.
+        error: The error in place of an answer; `None` without one.
+        wake: A function to call once the request is done; `None` for none.
         session: The number of the connection in which a flush confirms acknowledgements; 0 for none.
     """
 
@@ -142,6 +143,11 @@ class RetryBackoff:
     def __init__(self) -> None:
         self._delay = 0.0
 
+    @property
+    def active(self) -> bool:
+        """Returns whether an attempt has failed since the last success."""
+        return self._delay > 0
+
     def next(self) -> float:
         """Returns the seconds until the next attempt."""
         self._delay = min(max(2 * self._delay, _MIN_RETRY_DELAY_S), _MAX_RETRY_DELAY_S)
@@ -189,7 +195,7 @@ class ClientProtocol:
         self._appends: dict[int, PendingRequest] = {}  # by sequence, which grows
         self._busy: set[bytes] = set()  # tags of requests that are to be repeated
         self.flushing: PendingRequest | None = None
-        self._changed = False  # an acknowledgement or a position was not flushed
+        self._changed = False  # an acknowledgement or a cursor was not flushed
         self._unconfirmed: list[Acked] = []  # of consumers that have ended
         self._reack_tags: set[bytes] = set()  # of acknowledgements that are being repeated
         self._tags = count(1)
@@ -271,7 +277,7 @@ class ClientProtocol:
 
     def _handle_replaced_topic(self, request: PendingRequest, stream: StreamState) -> None:
         """Ends a stream whose topic was deleted and created again while the client was not connected."""
-        error = TopicError(f"topic {stream.topic!r} was deleted, and made again")
+        error = TopicError(f"topic {stream.topic!r} was deleted and created again")
         self._remove(stream.tag)
         stream.end(error)
         self._finish(request, [], error)
@@ -279,7 +285,8 @@ class ClientProtocol:
 
     def _handle_welcome(self, about: dict[str, Any]) -> None:
         if about.get("version", protocol.VERSION) != protocol.VERSION:
-            self.fail(VersionFault(f"the broker speaks version {about['version']}, this client {protocol.VERSION}"))
+            theirs = about["version"]
+            self.fail(VersionFault(f"the broker has version {theirs!r:.40} of the protocol, not {protocol.VERSION}"))
             return
         self.state = State.UP
         before, self.broker = self.broker, str(about.get("broker", self.broker))
@@ -368,8 +375,8 @@ class ClientProtocol:
     def flush(self) -> PendingRequest:
         """Requests that earlier acknowledgements become durable.
 
-        The answer confirms it, unless the client has reconnected meanwhile: then they are durable once nothing is
-        `resuming`, and after a second flush where `dirty` is set.
+        The answer confirms it, unless the client has reconnected meanwhile. Then they are durable once `resuming` is
+        false and, if `dirty` is true, after a second flush.
         """
         self.queue_acks()
         request = self._flush()
@@ -387,12 +394,12 @@ class ClientProtocol:
 
     @property
     def dirty(self) -> bool:
-        """True if a flush is needed to know that acknowledgements and positions are durable."""
+        """Returns whether acknowledgements or cursors may not be durable before another flush."""
         return self._changed or bool(self._reack_tags)
 
     @property
     def is_busy(self) -> bool:
-        """True if the broker has refused requests as busy: `repeat` is due after a `busy_backoff`."""
+        """Returns whether the broker has refused requests as busy: `repeat` is due after a `busy_backoff`."""
         return bool(self._busy)
 
     def repeat(self) -> None:
@@ -404,15 +411,15 @@ class ClientProtocol:
 
     @property
     def resuming(self) -> bool:
-        """True while the broker has not confirmed every resumed stream and every repeated acknowledgement."""
+        """Returns whether a resumed stream or a repeated acknowledgement is unconfirmed."""
         return bool(self._reack_tags) or any(request.stream is not None for request in self._requests.values())
 
     def give_up(self, request: PendingRequest) -> None:
-        """Drops a request for which nothing waits any longer: it is not repeated, and its answer is ignored."""
+        """Drops a request for which no call waits: it is not repeated, and its answer is ignored."""
         if request.stream is not None:
             self.cancel(request.stream)
         elif request.done:
-            self._drop(request)  # a signal handler has raised before that was done
+            self._drop(request)  # a signal handler has raised before `_finish` could
         else:
             may_wait = request.sent and request.tag in self._requests and request.tag not in self._busy
             self._drop(request)
@@ -546,19 +553,19 @@ class ClientProtocol:
             stream.unconfirmed += ids
 
     def _reack(self, topic: str, topic_id: int, ids: Sequence[int]) -> None:
-        """Repeats acknowledgements by REACK; its answer confirms those that can be durable."""
+        """Repeats acknowledgements by REACK; its answer confirms them."""
         for part in _parts(ids):
             request = PendingRequest(protocol.REACK, self._tag(), (topic.encode(), u64(topic_id), part))
             self._reack_tags.add(request.tag)
             self._enter(request)
 
     def _reack_all(self) -> None:
-        """Repeats the acknowledgements that may be lost, as the first requests of a new connection."""
+        """Repeats the acknowledgements that may have been lost, as the first requests of a new connection."""
         for tag in sorted(self._reack_tags):
             self._send(self._requests[tag])
         acked = self._take_unconfirmed()
         for request in self._requests.values():
-            acked += request.acked  # its answer means nothing for another connection
+            acked += request.acked  # an answer in another connection does not confirm them
             request.acked = []
         together: dict[tuple[str, int], list[int]] = {}
         for topic, topic_id, ids in acked:
@@ -588,7 +595,7 @@ class ClientProtocol:
             self._unconfirmed += request.acked
 
     def move(self, stream: SubscriptionState, message: Message | int) -> None:
-        """Moves the position of a durable subscription to a message, or an id."""
+        """Moves the cursor of a durable subscription to a message, or an id."""
         position = message if isinstance(message, int) else message.id
         if stream.first_session and (
             position > stream.last or (isinstance(message, Message) and _store(message) != stream.first_session)
@@ -718,8 +725,8 @@ def _store(message: Message) -> int:
 
 
 def _parts(ids: Sequence[int]) -> list[bytes]:
-    """Encodes ids as ranges, in as many parts as they need."""
-    pairs = [(ids[0], ids[0])] if len(ids) == 1 else ranges_of(ids)  # nearly always one
+    """Encodes message ids as ranges, in parts of at most `MAX_PAIRS` ranges."""
+    pairs = [(ids[0], ids[0])] if len(ids) == 1 else ranges_of(ids)
     return packed_ranges(pairs)
 
 

@@ -1,8 +1,8 @@
 """The connection of a client: the base class of both twins, and the blocking one.
 
-In the blocking twin the calling threads do the work: one of those that wait reads the socket, and the others sleep
-until their answer has come, or until they are to read. Two things run in the background: the socket's heartbeats, and,
-while acknowledgements are frequent, a thread that sends the last of them if no call follows.
+In the blocking twin the calling threads do the work: one waiting thread reads the socket, and the others sleep until
+their answers have arrived, or until it is their turn to read. Two things run in the background: the heartbeats of the
+socket and, while acknowledgements are frequent, a thread that sends the last of them if no call follows.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ log = logging.getLogger("omq")
 
 _Asked = TypeVar("_Asked")
 
-#: Options of a client's socket: it dials until it is connected, and then not again, because a new connection is a new
-#: session. What it has not sent then is sent in the new one.
+#: Options of a client's socket: it dials until it is connected, and not again after a lost connection, because the next
+#: connection is another session, with a socket of its own.
 SESSION_OPTIONS: Final[dict[str, Any]] = {
     "reconnect_interval": (0.02, 1.0),
     "reconnect_stop": "after disconnect",
@@ -44,9 +44,9 @@ SESSION_OPTIONS: Final[dict[str, Any]] = {
     "linger": 0,
 }
 
-RECV_BATCH: Final = 64  #: Messages that are received in one call.
-FULL_RETRY_DELAY_S: Final = 0.005  #: Before the next attempt to send to a full socket.
-ACK_BATCH_INTERVAL_S: Final = 0.001  #: Acknowledgements that follow in less time are sent together.
+RECV_BATCH: Final = 64  #: The most messages received in one call.
+FULL_RETRY_DELAY_S: Final = 0.005  #: The delay before the next attempt to send to a full socket.
+ACK_BATCH_INTERVAL_S: Final = 0.001  #: Acknowledgements that follow one another faster are batched.
 #: The first and the longest wait for a message, between which the client looks for a lost connection.
 _MIN_POLL_INTERVAL_S: Final = 0.02
 _MAX_POLL_INTERVAL_S: Final = 0.25
@@ -60,7 +60,7 @@ class Events(Protocol):
     """A monitor of either twin."""
 
     def take(self) -> Event | None:
-        """Returns the next event; `None` if there is not one."""
+        """Returns the next event; `None` without one."""
 
 
 class ConnectionMonitor:
@@ -68,8 +68,8 @@ class ConnectionMonitor:
 
     Attributes:
         failure_reason: The reason of the last failed attempt to connect; empty after a success.
-        refused: True once the broker has rejected this client's key, user or password: a further attempt is useless.
-        handshake_failed: True if the last attempt reached a peer, and the handshake failed.
+        refused: True once the broker has rejected this client's key, user or password; there is no further attempt.
+        handshake_failed: True if the last attempt has reached a peer, and its handshake failed.
     """
 
     def __init__(self, monitor: Events) -> None:
@@ -81,7 +81,7 @@ class ConnectionMonitor:
         self._over = False
 
     def is_over(self) -> bool:
-        """Returns whether there was a connection, and it has ended."""
+        """Returns whether the connection has been made and has ended."""
         while not self._over:
             try:
                 event = self._monitor.take()
@@ -94,19 +94,19 @@ class ConnectionMonitor:
         return self._over
 
     def refusal(self, endpoint: str) -> PermissionDenied | None:
-        """Returns the error after which a further attempt is useless; `None` without one."""
+        """Returns the error of a rejected key, user or password, which ends the attempts; `None` without one."""
         if not self.refused:
             return None
         return PermissionDenied(
-            f"{endpoint}: the broker does not let this client in: its key, user or password is wrong"
+            f"{endpoint}: the broker has rejected this client: its key, user or password is not valid"
         )
 
     def failure(self, endpoint: str, timeout: float | None) -> str:
         """Returns the text of the error that there is no connection after *timeout* seconds."""
         if self.handshake_failed:
-            return f"{endpoint}: the handshake fails, for {timeout} s: {self.failure_reason}"
+            return f"{endpoint}: no handshake has succeeded within {timeout} s: {self.failure_reason}"
         detail = f"; last failure: {self.failure_reason}" if self.failure_reason else ""
-        return f"{endpoint}: no broker is there within {timeout} s{detail}"
+        return f"{endpoint}: not connected to a broker within {timeout} s{detail}"
 
     def handle(self, event: Event) -> bool:
         """Handles an event. Returns whether it ends the connection."""
@@ -126,8 +126,8 @@ class ConnectionMonitor:
 class ReconnectBackoff(RetryBackoff):
     """The delay before the client connects again.
 
-    It is 0 after a connection that lasted, and the shortest after one that was short but welcomed by the broker. After
-    other failures it grows.
+    It is 0 after a connection of at least `_MIN_LIFETIME_S`, the shortest delay after a shorter one that the broker has
+    welcomed, and longer after each other failure.
     """
 
     def __init__(self) -> None:
@@ -212,7 +212,7 @@ class ConnectionBase:
 
     @property
     def inherited(self) -> bool:
-        """True in a forked child, where the lock may be held for ever."""
+        """Returns whether this is a forked child, where the lock may be held for ever."""
         return os.getpid() != self._pid
 
     @property
@@ -223,7 +223,7 @@ class ConnectionBase:
     # ------------------------------------------------------------------ for each twin
 
     def check_usable(self) -> None:
-        """Raises if no call can be made.
+        """Raises if the client cannot be used.
 
         Raises:
             StateError: This is a forked child, another event loop, or a signal handler amid a call.
@@ -247,7 +247,7 @@ class ConnectionBase:
         raise NotImplementedError
 
     async def answer(self, request: PendingRequest, deadline: float | None) -> bool:
-        """Waits for an answer. Returns false after the deadline."""
+        """Waits for the answer to a request. Returns false after the deadline."""
         raise NotImplementedError
 
     def send_out(self) -> None:
@@ -272,8 +272,7 @@ class ConnectionBase:
     def run_locked(self, ask: Callable[[], _Asked]) -> _Asked:
         """Calls a function that makes requests, under the lock, and sends them. If it raises, they are given up.
 
-        This is not a context manager: a signal handler may raise before the manager's end is entered, which then never
-        runs.
+        This is not a context manager: a signal handler may raise before `__exit__` begins, which then never runs.
         """
         self.check_usable()
         self.end_dropped()
@@ -297,15 +296,15 @@ class ConnectionBase:
 
         Args:
             command: The command.
-            *parts: Its arguments; `None` for an optional one that is left out.
+            *parts: The arguments of the command; `None` omits an optional one.
 
         Raises:
             BrokerError: The broker has refused the request.
             BrokerTimeout: The broker has not answered in time.
             ClosedError: The client is closed.
         """
-        there = [part for part in parts if part is not None]
-        (request,) = await self.submit(lambda: [self.core.request(command, *there)], self.deadline())
+        given = [part for part in parts if part is not None]
+        (request,) = await self.submit(lambda: [self.core.request(command, *given)], self.deadline())
         return request.result()
 
     async def submit(self, ask: Callable[[], Sequence[PendingRequest]], deadline: float | None) -> list[PendingRequest]:
@@ -315,7 +314,7 @@ class ConnectionBase:
         after later ones.
 
         Raises:
-            BrokerError: As `ask`.
+            BrokerError: See `ask`.
         """
         self.check_can_wait()
         asked: list[PendingRequest] = []
@@ -341,16 +340,17 @@ class ConnectionBase:
         """Waits until *ready* returns true.
 
         Raises:
-            BrokerTimeout: The deadline has passed; *what* names the missing thing in the text.
+            BrokerTimeout: The deadline has passed. *what* is the subject of the text.
         """
         if not await self.wait_ready(ready, deadline):
             raise self._timeout_error(what)
 
     def _timeout_error(self, what: str) -> BrokerTimeout:
-        if self.core.is_busy:
-            return BrokerTimeout(f"{self.endpoint}: the broker is busy: {what} has not come in time")
         if self.core.state is State.UP:
-            return BrokerTimeout(f"{self.endpoint}: {what} has not come in time")
+            busy = self.core.is_busy or self.core.busy_backoff.active  # a repeated request may be in flight
+            return BrokerTimeout(
+                f"{self.endpoint}: {'the broker is busy: ' if busy else ''}{what} has not arrived in time"
+            )
         return BrokerTimeout(self._connection_monitor.failure(self.endpoint, self.timeout))
 
     def give_up(self, requests: Sequence[PendingRequest]) -> None:
@@ -367,14 +367,14 @@ class ConnectionBase:
 
         Args:
             deadline: The deadline of the call; see the method `deadline`.
-            flush: A flush that was requested already; `None` to request one if it is needed.
+            flush: A flush that was already requested; `None` requests one if it is needed.
         """
         while flush is not None or self.core.dirty:
             if flush is None:
                 (flush,) = await self.submit(lambda: [self.core.flush()], deadline)
             else:
                 await self.finish(flush, deadline)
-            # After a lost connection, acknowledgements and positions are sent again.
+            # After a lost connection, acknowledgements and cursors are sent again.
             await self.wait_for(lambda: not self.core.resuming, deadline, "an answer to a repeated acknowledgement")
             if flush.session == self.core.session:
                 return
@@ -397,7 +397,7 @@ class ConnectionBase:
             await self.finish(bye, self.deadline())
 
     def drop(self, one: StreamState | PendingRequest) -> None:
-        """Queues a stream or a request that has no references left, for the next call to end. Takes no lock.
+        """Queues a stream or a request without references, which the next call ends. Takes no lock.
 
         The garbage collector may call it in any thread, at any point.
         """
@@ -418,7 +418,7 @@ class ConnectionBase:
     # ------------------------------------------------------------------ acknowledgements
 
     def acknowledge(self, stream: ConsumerState, session: int, message_id: int) -> None:
-        """Acknowledges a message: at once if such calls are sparse, else together with later ones. Under the lock."""
+        """Acknowledges a message: at once if such calls are rare, else batched with later ones. Under the lock."""
         ack_batch = self.core.add_ack(stream, session, message_id)
         if not self.core.unsent_consumers:
             self.send_out()
@@ -512,16 +512,16 @@ class BlockingConnection(ConnectionBase):
 
     @property
     def in_wait(self) -> bool:
-        """True in a signal handler that has interrupted a waiting call: it cannot wait."""
+        """Returns whether this is a signal handler that has interrupted a waiting call: it cannot wait."""
         return get_ident() in self._waiting
 
     @property
     def in_lock(self) -> bool:
-        """True in a signal handler whose thread has the lock."""
+        """Returns whether this is a signal handler whose thread has the lock."""
         return self.lock._is_owned()  # type: ignore[attr-defined, no-any-return]
 
     def flush_at_exit(self, deadline: float) -> None:
-        """Flushes acknowledgements at the exit of a process that has not closed the client, if it is connected."""
+        """Flushes acknowledgements at the exit of the process, if the client is connected and was not closed."""
         if not self.closed and not self.inherited and self.core.state is State.UP:
             with contextlib.suppress(OmqError):
                 run_blocking(lambda: self.flush(deadline))
@@ -569,7 +569,7 @@ class BlockingConnection(ConnectionBase):
         threading.Thread(target=self._run_ack_sender, name="omq-broker-acks", daemon=True).start()
 
     def _run_ack_sender(self) -> None:
-        """Sends acknowledgements that no call sends, in a thread of its own, which ends once there are none."""
+        """Sends acknowledgements that no call sends; runs in a background thread until there are no more."""
         idle = 0
         while idle < _MAX_IDLE_POLLS:
             sleep(_MAX_ACK_DELAY_S)
@@ -684,7 +684,7 @@ class BlockingConnection(ConnectionBase):
             self._drop_connection()
             return True
         except BaseException:
-            # Interrupted, perhaps with messages in hand: the next connection brings them again.
+            # Interrupted, perhaps after messages were received: the next connection brings them again.
             self._drop_connection()
             raise
 

@@ -17,9 +17,9 @@ from omq.broker.protocol import u64
 from omq.broker.types import Delivery, DeliveryConsumer, Message
 from omq.errors import OmqError
 
-CREDIT_BYTES: Final = 8 << 20  #: What a subscription lets the broker send ahead.
+CREDIT_BYTES: Final = 8 << 20  #: The default credit of a subscription.
 
-_MAX_ACK_BATCH: Final = 256  #: Acknowledgements in one message, at most.
+_MAX_ACK_BATCH: Final = 256  #: The most acknowledgements in one message.
 
 #: A received block: header, records, delivery counts (empty if all are 1), the number of its first records that had
 #: arrived before, and `StreamState.first_session`.
@@ -57,13 +57,13 @@ class StreamState:
         topic: The topic's name.
         queue: The received blocks that no caller has taken.
         began: True once the broker has confirmed the stream, in any connection.
-        in_force: True while the broker delivers, in this connection.
+        in_force: True while the broker has confirmed it in the present connection.
         resumed: True if the broker has confirmed it in more than one connection.
-        ended: True if nothing follows the queue.
+        ended: True if no block follows those in the queue.
         error: The reason of the end; `None` if the client ended the stream.
         wake: A function to call when a block has arrived, or the stream has ended; `None` for none.
-        reader: A reference to the stream that returns the messages to callers.
-        undelivered: Messages that no caller has received from a reader that was garbage-collected.
+        reader: A weak reference to the stream that returns the messages to callers.
+        undelivered: The undelivered messages of a reader that was garbage-collected.
         first_session: The number of the first connection to the broker's present store; 0 for the first store.
         topic_id: The topic's id; 0 before the broker has sent it.
     """
@@ -89,11 +89,11 @@ class StreamState:
 
     @property
     def readable(self) -> bool:
-        """True if a reader does not have to wait."""
+        """Returns whether a reader does not have to wait."""
         return bool(self.queue) or self.ended
 
     def is_same_topic(self, answer: dict[str, Any]) -> bool:
-        """Returns whether an answer is about the same topic as earlier ones, and not one created later."""
+        """Returns whether an answer has the topic id of earlier ones: the topic was not deleted and created again."""
         before, self.topic_id = self.topic_id, int(answer.get("topic_id", 0))
         return before in (0, self.topic_id)
 
@@ -122,11 +122,11 @@ class StreamState:
         self.in_force = False
 
     def start_over(self, position: int) -> bool:
-        """Resumes after another id, as the next ones are no longer kept. Returns false if the stream has to end."""
+        """Resumes after another id, as the next ids are no longer kept. Returns false if the stream has to end."""
         return False
 
     def renumber(self, session: int) -> None:
-        """Starts over, because the broker has another store from this connection on, with other ids.
+        """Starts over: from this connection on the broker has another store, with other ids.
 
         Args:
             session: The number of the connection.
@@ -171,7 +171,7 @@ class SubscriptionState(StreamState):
     Attributes:
         last: The last id that has arrived.
         name: The name of the durable subscription; `None` if it is not durable.
-        position: The last position that the client has requested or received.
+        position: The last cursor that the client has sent or received.
     """
 
     command = protocol.SUBSCRIBE
@@ -179,7 +179,7 @@ class SubscriptionState(StreamState):
     def __init__(self, tag: bytes, topic: str, replay: str | int | None, name: str | None, credit: int) -> None:
         # The broker's limit: with a larger credit here, the broker's would run out before the client returns any.
         super().__init__(tag, topic, min(credit, protocol.MAX_CREDIT_BYTES))
-        # With an explicit start, a position that retention has deleted restarts there.
+        # With an explicit start, a durable subscription restarts there if retention has dropped the next messages.
         self.reset = replay is not None
         self.replay = "latest" if replay is None else replay
         self.name = name
@@ -192,11 +192,11 @@ class SubscriptionState(StreamState):
     def begin(self) -> dict[str, Any]:
         self._used_bytes = 0
         credit = max(self.credit - self._queued_bytes, 1)
-        # The broker resumes a name at its position. If it no longer has the name, no message may be skipped.
+        # The broker resumes a durable subscription at its cursor. If it no longer has it, no message may be skipped.
         again = self.last if self.name is None else "earliest"
         argument = {"replay": again if self.began else self.replay, "name": self.name, "credit": credit}
         if self.reset and self.name is not None and not self.began:
-            argument["reset"] = True  # if retention has deleted the position
+            argument["reset"] = True
         return argument
 
     def handle_started(self, answer: dict[str, Any]) -> list[list[bytes]]:
@@ -215,7 +215,7 @@ class SubscriptionState(StreamState):
         known = max(self.last - first + 1, 0)
         if size != len(records) or not count:
             raise ValueError(f"a block of {count} records and {size} bytes came with {len(records)} bytes")
-        if known >= count:  # the broker resumes at the position of the name, which may be lower
+        if known >= count:  # the broker resumes at the cursor, which may be lower
             return self._return_credit(len(records))
         self.last = last
         self.queue.append((header, records, b"", known, self.first_session))
@@ -247,9 +247,9 @@ class ConsumerState(StreamState):
     """The state of a consumer of a round-robin topic.
 
     Attributes:
-        ack_timeout: Seconds after which a message without an ack is delivered again.
-        unsent_acks: Ids that were acknowledged in this connection, and not sent.
-        unconfirmed: Ids that were acknowledged, and that no flush has confirmed as durable.
+        ack_timeout: Seconds after which a message without an ack is redelivered.
+        unsent_acks: The ids acknowledged in this connection whose acknowledgements were not sent.
+        unconfirmed: The acknowledged ids that no flush has confirmed as durable.
         ack_batch: The number of unsent acknowledgements at which they are sent.
     """
 
@@ -306,7 +306,7 @@ class ConsumerState(StreamState):
         return self.resumed or bool(counts)
 
     def take_unconfirmed(self) -> list[Acked]:
-        """Removes and returns the acknowledgements that may not be durable."""
+        """Removes and returns the acknowledgements that are not confirmed as durable."""
         ids, self.unconfirmed = self.unconfirmed, []
         return [(self.topic, self.topic_id, ids)] if ids else []
 
@@ -322,7 +322,7 @@ class ConsumerState(StreamState):
         return found
 
     def is_acked(self, message_id: int) -> bool:
-        """Returns whether a redelivered message was acknowledged: in an earlier connection, or too late."""
+        """Returns whether a redelivered message is acknowledged: in an earlier connection, or after its redelivery."""
         return message_id in self._recent_acks
 
 

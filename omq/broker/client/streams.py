@@ -49,7 +49,7 @@ class StreamBase(Generic[_Message, _AckResult]):
 
     @property
     def closed(self) -> bool:
-        """True once the stream was closed, or the broker has ended it: no more messages arrive."""
+        """Returns whether the stream was closed, or the broker has ended it: no more messages arrive."""
         return self._stream.ended
 
     def _decode(self, block: Block, session: int) -> list[_Message]:
@@ -110,13 +110,13 @@ class SubscriptionBase(StreamBase[Message, _AckResult]):
         return self._stream.name
 
     def ack(self, message: Message | int) -> _AckResult:
-        """Moves the position of a durable subscription. Does not wait; `Client.flush` and `Client.close` do.
+        """Moves the cursor of a durable subscription. Does not wait; `Client.flush` and `Client.close` do.
 
         Args:
-            message: The last message that is finished, or its id.
+            message: The last finished message, or its id: a later subscription with the name resumes after it.
 
         Returns:
-            `None`. In asyncio an awaitable: the call moves the position, and awaiting it waits until that is durable.
+            `None`; in asyncio an awaitable that waits until the cursor is durable.
 
         Raises:
             StateError: The subscription is not durable.
@@ -147,7 +147,7 @@ class ConsumerBase(StreamBase[Delivery, _AckResult]):
     _stream: ConsumerState
 
     def ack(self, deliveries: Iterable[Delivery]) -> _AckResult:
-        """Acknowledges deliveries together, in one request; see `Delivery.ack`.
+        """Acknowledges several deliveries in one request; see `Delivery.ack`.
 
         Raises:
             ClosedError: The consumer or the client is closed.
@@ -156,14 +156,14 @@ class ConsumerBase(StreamBase[Delivery, _AckResult]):
         return self._ack_result()
 
     def nack(self, deliveries: Iterable[Delivery], *, delay: float | None = None) -> _AckResult:
-        """Requests redelivery of messages together, in one request; see `Delivery.nack`.
+        """Requests redelivery of several messages in one request; see `Delivery.nack`.
 
         Args:
             deliveries: The deliveries.
             delay: Seconds before the redelivery; 0 for at once; `None` for the topic's `retry_delay`.
 
         Raises:
-            ValueError: *delay* is negative, or more than 4,000,000 seconds.
+            ValueError: *delay* is not 0 to 4,000,000 seconds.
             TypeError: *delay* is not a number.
             ClosedError: The consumer or the client is closed.
         """
@@ -234,13 +234,13 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
         """Returns the next message.
 
         Args:
-            timeout: Seconds to wait, whatever the client's `timeout`; `None` for ever, also while the broker cannot be
-                reached; 0 never waits.
+            timeout: Seconds to wait; the client's `timeout` does not apply. `None` waits for ever, also while the
+                broker cannot be reached; 0 never waits.
 
         Raises:
             ReceiveTimeout: No message arrived in time.
             BrokerError: The broker has ended the stream: `TopicError` if the topic was deleted, `Overrun` if retention
-                dropped the next messages while the client was not connected.
+                has dropped the next messages.
             ValueError: *timeout* is negative or NaN.
             TypeError: *timeout* is not a number.
             ClosedError: The stream or the client is closed.
@@ -257,16 +257,18 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
             self._load(deadline)
 
     def recv_many(self, limit: int | None = None, *, timeout: float | None = None) -> list[_Message]:
-        """Returns the next messages that have arrived, at least one; waits only for the first one.
+        """Returns the next messages that have arrived, at least one. Waits only if none has arrived.
 
         Args:
-            limit: The largest number of messages; `None` for a whole block, whatever its size.
-            timeout: As of `recv`.
+            limit: The largest number of messages; `None` for a whole block of the broker, whatever its size.
+            timeout: Seconds to wait; the client's `timeout` does not apply. `None` waits for ever; 0 never waits.
 
         Raises:
-            ValueError: *limit* is below 1.
-            TypeError: *limit* is not a whole number.
-            OmqError: As `recv`.
+            ReceiveTimeout: No message arrived in time.
+            BrokerError: The broker has ended the stream; see `recv`.
+            ValueError: *limit* is below 1, or *timeout* is negative or NaN.
+            TypeError: *limit* is not a whole number, or *timeout* is not a number.
+            ClosedError: The stream or the client is closed.
         """
         if limit is not None:
             limit = checked_count("limit", limit)
@@ -311,7 +313,7 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
             with connection.lock:
                 connection.send_acks()  # the broker may wait for them
         if not stream.readable and not connection.wait(self._is_ready, deadline):
-            raise ReceiveTimeout(f"no message of {stream.topic!r} in time")
+            raise ReceiveTimeout(f"no message of {stream.topic!r} has arrived in time")
         with connection.lock:
             session = connection.core.session
             self._release_block()
@@ -319,7 +321,7 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
             connection.send_out()
         if block is None:
             if stream.ended and not self._has_messages():
-                raise stream.error or ClosedError(f"what reads {stream.topic!r} is closed")
+                raise stream.error or ClosedError(f"the {self._shown_as} of {stream.topic!r} is closed")
             return  # another thread was faster, or the connection is lost
         messages = self._decode(block, session)
         with connection.lock:
@@ -350,7 +352,7 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
         """Closes the stream, and waits for the broker's confirmation. Idempotent.
 
         Raises:
-            BrokerTimeout: The broker has not confirmed in time; the stream is closed all the same.
+            BrokerTimeout: The broker has not confirmed in time; the stream is closed nevertheless.
         """
         connection = self._connection
         if connection.closed or connection.inherited:
@@ -364,9 +366,9 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
 
 
 class Subscription(SubscriptionBase[None], ClientStream[Message]):
-    """The messages of a broadcast topic, in order and each once; iterate over it, or call `recv`.
+    """A subscription to a broadcast topic: messages in order, each once. Iterate over it, or call `recv`.
 
-    After a lost connection or a restart of the broker it resumes after the last message that had arrived. Iteration
+    After a lost connection or a restart of the broker it resumes after the last message that has arrived. Iteration
     ends when the subscription or its client is closed. Threads may share it.
     """
 
@@ -376,9 +378,9 @@ class Subscription(SubscriptionBase[None], ClientStream[Message]):
 class Consumer(ConsumerBase[None], ClientStream[Delivery]):
     """A consumer of a round-robin topic; iterate over it, or call `recv`, and acknowledge each `Delivery`.
 
-    A message without an ack is delivered again after `ack_timeout`, after a lost connection, or when the consumer is
-    closed. `ack` and `nack` do not wait; `Client.flush`, `close`, and the next `publish` of the client return once
-    earlier acks are durable. Threads may share a consumer.
+    A message without an ack is redelivered after `ack_timeout`, after a lost connection, or when the consumer is
+    closed. `ack` and `nack` do not wait. Acks are durable once a later `Client.flush`, `Client.publish` or `close`
+    has returned. Threads may share a consumer.
     """
 
     _shown_as = "omq.broker.Consumer"

@@ -523,14 +523,14 @@ def test_a_secured_broker_lets_in_who_has_a_key(twin):
         for timeout in (20.0, None):
             stranger = twin.Client(server.endpoints["zmtp"], timeout=timeout, security=omq.CurveClient(public))
             start = time.monotonic()
-            with pytest.raises(PermissionDenied, match="does not let this client in"):
+            with pytest.raises(PermissionDenied, match="has rejected this client"):
                 twin.wait(stranger.topics())
             with pytest.raises(PermissionDenied):
                 twin.wait(stranger.subscribe("t"))
             assert time.monotonic() - start < 10.0
             twin.wait(stranger.close())
         other = twin.Client(server.endpoints["zmtp"], timeout=0.5)  # without security
-        with pytest.raises(BrokerTimeout, match="the handshake fails"):
+        with pytest.raises(BrokerTimeout, match="no handshake has succeeded"):
             twin.wait(other.topics())
         twin.wait(other.close())
 
@@ -708,7 +708,7 @@ def test_stages_are_published_at_once_and_every_step_may_be_repeated(twin, clien
     ("call", "arguments"), [("stage", ("t", [b"x"], "")), ("commit", ("", ["s"])), ("abort", ("",))]
 )
 def test_a_name_that_no_stage_has_is_refused(twin, client, call, arguments):
-    with pytest.raises(ValueError, match="1 to 255 bytes"):
+    with pytest.raises(ValueError, match="has 0 bytes; 1 to 255 are allowed"):
         twin.wait(getattr(client, call)(*arguments))
 
 
