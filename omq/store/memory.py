@@ -371,7 +371,7 @@ class MemoryTopics:
         try:
             return self.topics[id]
         except KeyError:
-            raise UnknownTopic(f"there is no topic {id}") from None
+            raise UnknownTopic(f"there is no topic with the id {id}") from None
 
     def state(self, id: int) -> TopicState:
         """Returns the state of a topic."""

@@ -249,7 +249,7 @@ class Applier:
     def _topic(self, id: int) -> StoredTopic:
         topic = self.topics.get(id)
         if topic is None:
-            raise UnknownTopic(f"there is no topic {id}")
+            raise UnknownTopic(f"there is no topic with the id {id}")
         return topic
 
     def _append(self, write: Append) -> None:
@@ -352,7 +352,7 @@ class Applier:
     def _move_to_dead_letter(self, write: MoveToDeadLetter) -> None:
         topic, target = self._topic(write.topic_id), self.topics.get(write.target_id)
         if target is None:
-            raise WrongEnvironment(f"there is no topic {write.target_id} here")
+            raise WrongEnvironment(f"there is no topic with the id {write.target_id}")
         acks = self._ack_set(topic)
         self._flush(topic)
         record = find_record(self._transaction, topic.id, write.id, topic.first)

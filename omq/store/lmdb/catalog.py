@@ -175,7 +175,7 @@ class Catalog:
         """Deletes the row of a topic."""
         topic = self.topics.pop(id, None)
         if topic is None:
-            raise UnknownTopic(f"there is no topic {id}")
+            raise UnknownTopic(f"there is no topic with the id {id}")
         del self._ids[topic.name]
         self._deleted[id] = topic
         transaction.delete(topic_key(b"t", id))

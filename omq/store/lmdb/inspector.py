@@ -15,7 +15,7 @@ from omq.store.lmdb.applier import Applier
 from omq.store.lmdb.catalog import Catalog, StoredTopic
 from omq.store.lmdb.data_file import check_structure, read_meta
 from omq.store.lmdb.environment import Environment
-from omq.store.lmdb.layout import PIECE, STAGE, without_checksum
+from omq.store.lmdb.layout import PIECE, STAGE, description, without_checksum
 from omq.store.lmdb.reader import LmdbReader
 from omq.store.lmdb.store_directory import StoreDirectory
 from omq.store.lmdb.wal import FILE_NAME, read_file
@@ -163,12 +163,12 @@ def _check_rows(environment: Environment) -> list[DamagedError]:
                 if kind == b"g":
                     _, stage, _, _, count = PIECE.unpack(key)
                     if stage in stages and blocks.check(value, len(value)) != count:
-                        raise ValueError("records are missing")
+                        raise ValueError(f"it does not have {count} records")
                 elif kind == b"G":
                     stages.add(STAGE.unpack(without_checksum(key, value))[0])
                 elif kind != b"b":
                     without_checksum(key, value)
             except (DamagedError, ValueError, struct.error) as error:
-                why = "" if isinstance(error, DamagedError) else f"the row {key!r} is damaged: "
+                why = "" if isinstance(error, DamagedError) else f"{description(key)} is damaged: "
                 found.append(DamagedError(f"{environment.path}: {why}{error}"))
     return found

@@ -49,6 +49,29 @@ _COVERED: Final = 5  # the offset in a block after its checksum
 INLINE: Final = 0  # the kind of a block whose content is records
 STAGED: Final = 1  # the kind of a block whose content is the key of a piece
 
+#: What a row has, by the kind of its key.
+_DESCRIPTIONS: Final = {
+    b"b": "block",
+    b"n": "the state",
+    b"d": "an answer to a producer",
+    b"p": "a producer",
+    b"w": "the ack floor",
+    b"s": "acks page",
+    b"r": "the delivery count of id",
+    b"o": "a cursor",
+    b"g": "records of sequence",
+    b"G": "stage",
+    b"c": "commit",
+    b"q": "the damaged range from",
+    b"j": "the skipped range from",
+    b"h": "the number of the next stage",
+    b"t": "the name and the settings",
+    b"v": "the reserved ids",
+    b"i": "the id of the next topic",
+}
+_NUMBERED: Final = (b"b", b"s", b"r", b"q", b"j")  # the kinds with an id, or the number of a page, after the topic
+_OF_TOPICS: Final = (*_NUMBERED, b"n", b"d", b"p", b"w", b"o", b"t", b"v")
+
 NEXT_TOPIC: Final = b"i"
 NEXT_STAGE: Final = b"h"
 
@@ -92,6 +115,22 @@ def id_ranges(transaction: Any, prefix: bytes) -> Iterator[tuple[int, int, int]]
             yield topic_id, first, NUMBER.unpack(without_checksum(key, value))[0]
 
 
+def description(key: bytes) -> str:
+    """Returns a description of the row with a key, for the texts of errors."""
+    kind = key[:1]
+    text = _DESCRIPTIONS.get(kind, "a row of an unknown kind")
+    if kind == b"g" and len(key) == PIECE.size:
+        _, stage, sequence, *_ = PIECE.unpack(key)
+        return f"{text} {sequence} of the stage with the number {stage}"
+    if kind in (b"G", b"c"):
+        return f"{text} {key[1:].decode(errors='backslashreplace')!r}"
+    if kind in _NUMBERED and len(key) == TOPIC_NUMBER.size:
+        text += f" {TOPIC_NUMBER.unpack(key)[2]}"
+    if kind in _OF_TOPICS and len(key) >= TOPIC.size:
+        text += f" of topic {TOPIC.unpack_from(key)[1]}"
+    return text
+
+
 def with_checksum(key: bytes, value: bytes) -> bytes:
     """Returns a value followed by its checksum."""
     return value + CHECKSUM.pack(crc32c(key + value))
@@ -102,7 +141,7 @@ def without_checksum(key: bytes, value: bytes | memoryview) -> bytes:
     value = bytes(value)
     data = value[:-4]
     if len(value) < 4 or value[-4:] != CHECKSUM.pack(crc32c(data, crc32c(key))):
-        raise DamagedError(f"the row {key!r} is damaged: its checksum is wrong")
+        raise DamagedError(f"{description(key)} is damaged: its checksum is wrong")
     return data
 
 
@@ -117,4 +156,4 @@ def block_header(key: bytes, value: bytes | memoryview) -> tuple[int, int, bytes
         kind, checksum, when, header = BLOCK.unpack_from(value)
         if checksum == crc32c(value[_COVERED : BLOCK.size], crc32c(value[:1], crc32c(key))):
             return kind, when, header
-    raise DamagedError(f"the header of the block {key!r} is damaged: its checksum is wrong")
+    raise DamagedError(f"the header of {description(key)} is damaged: its checksum is wrong")

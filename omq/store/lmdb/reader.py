@@ -18,6 +18,7 @@ from omq.store.lmdb.layout import (
     TOPIC_NUMBER,
     block_header,
     block_key,
+    description,
     topic_key,
     without_checksum,
 )
@@ -60,9 +61,9 @@ def block_at(transaction: Any, key: bytes, value: memoryview) -> tuple[int, int,
     if kind == STAGED:
         records = transaction.get(bytes(records))
         if records is None:
-            raise DamagedError(f"the staged piece of the block {key!r} is missing")
+            raise DamagedError(f"{description(key)}: its staged records are missing")
     if len(records) != size:
-        raise DamagedError(f"the block {key!r} has {len(records)} bytes; its header has {size}")
+        raise DamagedError(f"{description(key)} has {len(records)} bytes of records; its header has {size}")
     return first, count, timestamp, header, records
 
 

@@ -496,7 +496,7 @@ class LmdbStore:
             topic_id = write.topic_id  # type: ignore[attr-defined]
             engine = self._engines.get(topic_id)
             if engine is None:
-                write.error, write.done = UnknownTopic(f"there is no topic {topic_id}"), True
+                write.error, write.done = UnknownTopic(f"there is no topic with the id {topic_id}"), True
                 lost.append(write)
             elif isinstance(write, MoveToDeadLetter) and self._engines.get(write.target_id, engine) is not engine:
                 self._move_between_engines(write)
@@ -540,7 +540,7 @@ class LmdbStore:
             engine.submit(write)
             return
         if engine is None:
-            write.error = UnknownTopic(f"there is no topic {topic_id}")
+            write.error = UnknownTopic(f"there is no topic with the id {topic_id}")
             self._return_done([write], {})
         else:
             self._return_done(*engine.apply((write,)))
@@ -559,12 +559,12 @@ class LmdbStore:
         try:
             return engine.applier.topics[topic_id].state
         except KeyError:
-            raise UnknownTopic(f"there is no topic {topic_id}") from None
+            raise UnknownTopic(f"there is no topic with the id {topic_id}") from None
 
     def _engine_of(self, topic_id: int) -> Writer | MemoryTopics:
         engine = self._engines.get(topic_id)
         if engine is None:
-            raise UnknownTopic(f"there is no topic {topic_id}")
+            raise UnknownTopic(f"there is no topic with the id {topic_id}")
         return engine
 
     def read(self, topic_id: int) -> AbstractContextManager[Reader]:

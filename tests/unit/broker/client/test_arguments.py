@@ -1,4 +1,4 @@
-"""Every numeric argument of both clients is checked before a request is made; the error has its name, value and type."""
+"""Every numeric argument of both clients is checked; the error has its name, value and type."""
 
 import asyncio
 import inspect
@@ -60,14 +60,16 @@ def check(twin: Any, call: Callable[[Callee, Any], Any], value: Any, kind: type[
     async def run() -> None:
         callee = Callee(twin)
         try:
-            with pytest.raises(kind, match=text):
-                if inspect.isawaitable(answer := call(callee, value)):
-                    await answer
+            await finish(call(callee, value))
         finally:
-            if inspect.isawaitable(closing := callee.client.close()):
-                await closing
+            await finish(callee.client.close())
 
-    asyncio.run(run())
+    async def finish(result: Any) -> None:
+        if inspect.isawaitable(result):
+            await result
+
+    with pytest.raises(kind, match=text):
+        asyncio.run(run())
 
 
 @pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
