@@ -32,7 +32,7 @@ __all__ = [
 
 
 class BrokerError(OmqError):
-    """The base class of the errors of a broker: it rejects a request, or cannot execute it.
+    """The base class of the errors of a broker, which are raised when it rejects a request or cannot execute it.
 
     Attributes:
         code: The code in `ERROR`; see docs/reference/broker-protocol.md.
@@ -49,73 +49,76 @@ class BrokerError(OmqError):
 
 
 class SyntaxFault(BrokerError):
-    """A message that does not follow the protocol."""
+    """Raised for a message that does not follow the protocol."""
 
     code = "syntax"
 
 
 class VersionFault(BrokerError):
-    """The client and the broker use different versions of the protocol."""
+    """Raised when the client and the broker have different versions of the protocol."""
 
     code = "version"
 
 
 class WrongState(BrokerError):
-    """A request that is not valid in the state of its session: before `HELLO`, or with a tag that is in use."""
+    """Raised for a request that is not valid in the state of its session or stage.
+
+    For instance a request before `HELLO`, with a tag that is in use, or with a stage that does not exist.
+    """
 
     code = "state"
 
 
 class TopicError(BrokerError):
-    """The topic does not exist or is not of the required kind, or its name or a setting is not valid."""
+    """Raised when a topic does not exist or has the wrong `delivery`, or a name, id or setting is not valid."""
 
     code = "topic"
 
 
 class PermissionDenied(BrokerError):
-    """The client's key or user may not do that with this topic."""
+    """Raised when the client's key or user is rejected, or does not have the permission for the request."""
 
     code = "permission"
 
 
 class StoreFull(BrokerError):
-    """The topic or the disk is full: nothing was stored. Reading continues, and writing once there is room."""
+    """Raised when the topic or the disk is full: nothing was stored. Reads continue; writes once there is room."""
 
     code = "full"
 
 
 class BrokerFailed(BrokerError):
-    """The broker cannot execute a request, most likely because a write or an fsync of its store has failed."""
+    """Raised when the broker cannot execute a request, usually because a write or an fsync of its store failed."""
 
     code = "failed"
 
 
 class TooLarge(BrokerError, MessageTooLarge):
-    """A body or a request is larger than the broker accepts."""
+    """Raised when a body or a request is larger than the broker accepts."""
 
     code = "too-large"
 
 
 class Damaged(BrokerError):
-    """The records with the ids `first` to `last` are damaged; reading can continue after them."""
+    """Raised when the messages with the ids `first` to `last` are damaged; reads can continue after them."""
 
     code = "damaged"
 
 
 class Overrun(BrokerError):
-    """The requested messages are no longer kept."""
+    """Raised when requested messages are no longer kept."""
 
     code = "overrun"
 
 
 class Busy(BrokerError):
-    """Too many publications wait for the broker: nothing was stored; they can be repeated later."""
+    """Raised when the broker has no room for a request now; nothing was stored. `Client` repeats publications."""
 
     code = "busy"
 
 
 class DuplicateSequence(BrokerError):
-    """A sequence below the first outstanding one of its producer: nothing was stored.
+    """Raised for a sequence below the first outstanding one of its producer: nothing was stored.
 
     The broker no longer has the answer that the producer has confirmed. A `Client` never confirms an answer of a
     request that it may repeat.
@@ -125,7 +128,7 @@ class DuplicateSequence(BrokerError):
 
 
 class BrokerTimeout(BrokerError, Timeout):
-    """The broker cannot be reached, or has not answered in time. The request may be executed all the same."""
+    """Raised when the broker cannot be reached, or has not answered in time. It may still execute the request."""
 
 
 _BY_CODE = {kind.code: kind for kind in BrokerError.__subclasses__() if "code" in vars(kind)}

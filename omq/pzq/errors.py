@@ -4,7 +4,7 @@ from omq.errors import OmqError, Timeout
 
 
 class PzqError(OmqError):
-    """Base of the errors of `omq.pzq`."""
+    """The base class of the errors of `omq.pzq`."""
 
 
 class Malformed(PzqError, ValueError):
@@ -12,7 +12,7 @@ class Malformed(PzqError, ValueError):
 
 
 class Refused(PzqError):
-    """Raised when the device has refused a message: it is not stored.
+    """Raised when the device has refused a message. It is not stored, except for the subclass `NotReplicated`.
 
     Args:
         text: The device's text.
@@ -25,7 +25,10 @@ class Refused(PzqError):
 
 
 class NotReplicated(Refused):
-    """Raised when the device has stored a message, but on fewer nodes than its `replicas` option demands."""
+    """Raised when a message is stored, but on fewer nodes than the device's `replicas` option requires.
+
+    Do not send it again: the device replicates it later.
+    """
 
 
 class ProduceTimeout(PzqError, Timeout):

@@ -212,12 +212,12 @@ class AsyncStore:
     # ------------------------------------------------------------------ back
 
     def _notify(self, writes: list[Write]) -> None:
-        """Called by the store, in any thread."""
+        """Handles finished writes. The store calls it, in any thread."""
         self._results.append(writes)
         self._schedule()
 
     def _appended(self, grown: dict[int, int]) -> None:
-        """Called by the store, in any thread."""
+        """Handles appended records, their number by topic id. The store calls it, in any thread."""
         self._results.append(grown)
         self._schedule()
 
@@ -237,7 +237,7 @@ class AsyncStore:
 
     @property
     def full(self) -> bool:
-        """True while the disk is full, and until no write was refused for want of space for 10 s."""
+        """Returns whether the disk is full, or has refused a write for lack of space in the last 10 s."""
         if self._full:
             self._log_space(None)
         return self._full

@@ -6,28 +6,28 @@ from omq.errors import OmqError
 
 
 class StoreError(OmqError):
-    """Base of the store's errors; raised itself where none of the others fits."""
+    """The base class of the errors of a store; raised itself for errors without a class of their own."""
 
 
 class StoreClosed(StoreError):
-    """The store is closed."""
+    """Raised when the store is closed."""
 
 
 class OutOfSpace(StoreError):
-    """The disk has no space. Nothing of this write was stored; it can be repeated. Reads continue."""
+    """Raised when the disk has no space. Nothing of the write was stored; it can be repeated. Reads continue."""
 
 
 class StagesFull(OutOfSpace):
-    """The stages of a topic in memory have reached the topic's bound. Commit or abort some of them first."""
+    """Raised when the stages of a topic in memory have reached its bound. Commit or abort some of them first."""
 
 
 class TopicFull(StoreError):
-    """A bounded topic has no room for an append, and its settings do not let it drop messages.
+    """Raised when a bounded topic has no room for an append, and its settings do not let it drop messages.
 
     Args:
         topic_id: The id of the topic.
-        count: The number of messages that do not fit.
-        size: Their bytes.
+        count: The number of messages of the append.
+        size: The bytes of the append.
     """
 
     def __init__(self, topic_id: int, count: int, size: int) -> None:
@@ -38,22 +38,22 @@ class TopicFull(StoreError):
 
 
 class StoreFailed(StoreError):
-    """A write or a sync failed. The store takes no writes until it is opened again; reads continue."""
+    """Raised when a write or a sync has failed. The store rejects writes until it is reopened; reads continue."""
 
 
 class StoreLocked(StoreError):
-    """Another process, or another store in this process, has the directory open."""
+    """Raised when another process, or another store in this process, has the directory open."""
 
 
 class UnknownTopic(StoreError):
-    """No topic has this id."""
+    """Raised when no topic has the id."""
 
 
 class NotAllowed(StoreError):
-    """The committer may not publish to a topic.
+    """Raised when a commit includes a topic to which its client may not publish.
 
     Args:
-        topic_id: The topic.
+        topic_id: The id of the topic.
     """
 
     def __init__(self, topic_id: int) -> None:
@@ -62,7 +62,7 @@ class NotAllowed(StoreError):
 
 
 class StageError(StoreError):
-    """A stage does not exist, belongs to another topic, or is published already.
+    """Raised when a stage does not exist, belongs to another topic, or is already published.
 
     Args:
         text: The error; `{}` in it stands for the stage.
@@ -84,7 +84,7 @@ def _shown(stage: bytes) -> str:
 
 
 class Gone(StoreError):
-    """The requested ids are no longer kept.
+    """Raised when requested ids are no longer kept.
 
     Attributes:
         first: The oldest id that is kept.
@@ -96,7 +96,7 @@ class Gone(StoreError):
 
 
 class DamagedError(StoreError):
-    """Stored data differs from the data that was written.
+    """Raised when stored data differs from the data that was written.
 
     Attributes:
         topic_id: The id of the topic; 0 if the damage is not in one topic.

@@ -9,7 +9,7 @@ from omq.store.interface import Acknowledge, Append, DeleteTopic, Write
 
 
 class WrongEnvironment(StoreError):
-    """The requested stage or topic is not in this environment; it may be in another."""
+    """Raised when a stage or topic is not in this environment; it may be in the other one."""
 
 
 class PurgeTopic(DeleteTopic):

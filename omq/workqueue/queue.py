@@ -27,36 +27,36 @@ _DEAD_LETTER_RETRY_S: Final = 1.0
 
 
 class QueueOwner(Protocol):
-    """The topic of a work queue. The queue calls these methods.
+    """The topic of a work queue, to which the queue reports.
 
     Attributes:
         name: The topic's name, for the log.
-        deleted: The topic is deleted, or about to be.
+        deleted: True once the topic is deleted, or about to be.
     """
 
     name: str
     deleted: bool
 
     def touch(self) -> None:
-        """Called when the queue's numbers change."""
+        """Reports that the numbers of the queue have changed."""
 
     def changed(self) -> None:
-        """Called when `WorkQueue.unsaved` has something to return."""
+        """Reports that `WorkQueue.unsaved` has acknowledgements to save."""
 
     def wake(self) -> None:
-        """Called when messages become ready."""
+        """Reports that messages have become ready."""
 
     def delivering(self, count: int, size: int, tries: int) -> None:
-        """Called when `count` messages of a block of `size` bytes are delivered. `tries` is their delivery count.
+        """Reports that `count` messages of a block of `size` bytes are delivered, for the `tries`-th time.
 
-        It also implies `touch` and `changed`.
+        The queue does not call `touch` and `changed` for a delivery.
         """
 
     def finished(self, first: int, last: int) -> None:
-        """Called when messages are finished."""
+        """Reports that messages are finished."""
 
     def damaged(self, first: int, last: int) -> None:
-        """Called when messages are found damaged. They are finished next."""
+        """Reports that messages are damaged. The queue finishes them next."""
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """Schedules a call, unless the owner has ended by then."""
@@ -71,7 +71,7 @@ class QueueOwner(Protocol):
         """Submits the write that moves a message to the dead-letter topic. `moved` gets the finished write."""
 
     def moved_to_dead_letters(self, target: int, write: Any) -> None:
-        """Called after such a write has succeeded."""
+        """Reports that the write of `move_to_dead_letters` has succeeded."""
 
 
 class Recipient(Protocol):

@@ -21,7 +21,7 @@ class Sink(Protocol):
     peer: str
 
     def room(self) -> int:
-        """Returns how many bytes of records the sink takes now.
+        """Returns the number of bytes of records that the sink accepts now.
 
         After it has returned 0, the sink calls `resume` of its subscription, or `more` of its consumer, once it has
         room. A consumer counts messages by its own credit and only compares the result with 0.
@@ -34,8 +34,13 @@ class Sink(Protocol):
             header: 32 bytes; see docs/reference/broker-protocol.md.
             records: The store's own memory, valid until the call returns. A sink that keeps it copies it, unless it is
                 a view over `bytes`.
-            deliveries: The delivery count of each record as `u32`; empty where all are 1, and for subscriptions.
+            deliveries: The delivery count of each record as `u32`; empty if all are 1, and for subscriptions.
         """
 
     def closed(self, error: BrokerError | None) -> None:
-        """Ends the delivery: the topic was deleted or cannot be read. `None` means that the broker stops."""
+        """Reports that the delivery has ended.
+
+        Args:
+            error: The reason: the topic was deleted, cannot be read or is no longer permitted, or a send failed;
+                `None` if the broker stops.
+        """
