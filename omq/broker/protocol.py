@@ -17,7 +17,7 @@ from omq.broker.errors import SyntaxFault, TooLarge, TopicError
 
 VERSION: Final = 1
 
-#: Between two PINGs to a client, and the time to answer one.
+#: The interval of PINGs to a client, and the time to answer one.
 HEARTBEAT_INTERVAL_S: Final = 5.0
 HEARTBEAT_TIMEOUT_S: Final = 10.0
 MAX_TAG_BYTES: Final = 16
@@ -132,7 +132,7 @@ def ranges(parts: list[bytes]) -> list[tuple[int, int]]:
     """
     size = sum(map(len, parts))
     if size > 16 * MAX_PAIRS:
-        raise TooLarge(f"at most {MAX_PAIRS} pairs of ids, which are {16 * MAX_PAIRS} bytes, not {size} bytes")
+        raise TooLarge(f"the ids have {size // 16} pairs; at most {MAX_PAIRS} are allowed")
     joined = parts[0] if len(parts) == 1 else b"".join(parts)
     if not joined or len(joined) % 16:
         raise SyntaxFault(f"pairs of first and last id must have 16 bytes each, not {len(joined)} bytes in all")
@@ -206,7 +206,7 @@ def optional(message: list[bytes], at: int) -> bytes:
 def _bounded(part: bytes, what: str, limit: int = MAX_ARGUMENT_BYTES) -> bytes:
     """Returns a part after a check of its size, which bounds the time that the broker's loop takes to decode it."""
     if len(part) > limit:
-        raise TooLarge(f"{what} has {limit} bytes at most, not {len(part)}")
+        raise TooLarge(f"{what} has {len(part)} bytes; at most {limit} are allowed")
     return part
 
 
@@ -219,7 +219,7 @@ def whole(arguments: dict[str, Any], key: str, default: int) -> int:
     """Returns a whole number of a JSON object, or the default."""
     value = arguments.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise SyntaxFault(f"{key} must be a whole number of 0 or more, not {str(value)[:40]!r}")
+        raise SyntaxFault(f"{key}={value!r:.40}: must be a whole number, at least 0")
     return value
 
 
@@ -229,7 +229,7 @@ def producer(message: list[bytes], at: int) -> tuple[bytes, int]:
     if not name and not sequence:
         return b"", 0
     if not 1 <= len(name) <= MAX_PRODUCER_BYTES:
-        raise SyntaxFault(f"a producer has 1 to {MAX_PRODUCER_BYTES} bytes, not {len(name)}")
+        raise SyntaxFault(f"the producer has {len(name)} bytes; 1 to {MAX_PRODUCER_BYTES} are allowed")
     value = number(sequence, "the sequence")
     if not value:
         raise SyntaxFault("the sequence must be 1 or more, not 0")
@@ -239,7 +239,7 @@ def producer(message: list[bytes], at: int) -> tuple[bytes, int]:
 def named(part: bytes, what: str) -> bytes:
     """Decodes the name of a stage or a commit."""
     if not 1 <= len(part) <= MAX_NAME_BYTES:
-        raise SyntaxFault(f"{what} has a name of 1 to {MAX_NAME_BYTES} bytes, not {len(part)}")
+        raise SyntaxFault(f"the name of {what} has {len(part)} bytes; 1 to {MAX_NAME_BYTES} are allowed")
     return part
 
 
@@ -250,7 +250,7 @@ def stage_names(part: bytes) -> list[bytes]:
     if not isinstance(names, list) or not names:
         raise SyntaxFault("the stages must be a list of their names in base64")
     if len(names) > MAX_STAGES:
-        raise TooLarge(f"a commit has {MAX_STAGES} stages at most, not {len(names)}")
+        raise TooLarge(f"the commit has {len(names)} stages; at most {MAX_STAGES} are allowed")
     return [_stage_name(name) for name in names]
 
 
@@ -270,7 +270,7 @@ def topic_name(part: bytes) -> str:
         TopicError: The name is not valid.
     """
     if len(part) > MAX_NAME_BYTES:
-        raise TopicError(f"a topic's name has 1 to {MAX_NAME_BYTES} bytes, not {len(part)}: {part[:40]!r}")
+        raise TopicError(f"a topic's name has {len(part)} bytes; 1 to {MAX_NAME_BYTES} are allowed: {part[:40]!r}")
     try:
         name = part.decode()
     except UnicodeDecodeError:
@@ -292,7 +292,7 @@ def check_name(name: str, what: str = "a topic's name") -> str:
     except UnicodeEncodeError:
         raise TopicError(f"{what} must be UTF-8, not {name[:40]!r}") from None
     if not 1 <= size <= MAX_NAME_BYTES:
-        raise TopicError(f"{what} has 1 to {MAX_NAME_BYTES} bytes, not {size}: {name[:40]!r}")
+        raise TopicError(f"{what} has {size} bytes; 1 to {MAX_NAME_BYTES} are allowed: {name[:40]!r}")
     if "/" in name or any(ord(one) < 32 or 127 <= ord(one) < 160 for one in name):
         raise TopicError(f"{what} must not contain a slash or control characters: {name[:80]!r}")
     return name

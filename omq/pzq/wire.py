@@ -40,7 +40,7 @@ def shown(frame: bytes) -> str:
 def check_body(size: int) -> None:
     """Raises `Malformed` if a body has more than `MAX_BODY_BYTES`."""
     if size > MAX_BODY_BYTES:
-        raise Malformed(f"a body of {size} bytes is too large: the limit is {MAX_BODY_BYTES}")
+        raise Malformed(f"the body has {size} bytes; at most {MAX_BODY_BYTES} are allowed")
 
 
 def read_produced(frames: list[bytes]) -> tuple[list[bytes], bytes, int]:
@@ -73,9 +73,9 @@ def read_produced(frames: list[bytes]) -> tuple[list[bytes], bytes, int]:
 def _read_dedup(header: bytes) -> tuple[bytes, int]:
     producer, _, number = header[len(_DEDUP) :].rpartition(b":")
     if not 1 <= len(producer) <= 96 or producer[0] == 0:
-        raise Malformed(f"{shown(header)}: a producer's name has 1 to 96 bytes, and does not begin with a zero byte")
+        raise Malformed(f"{shown(header)}: the producer must have 1 to 96 bytes, and not begin with a zero byte")
     if not number.isdigit() or len(number) > 20 or not 1 <= int(number) < 2**64:
-        raise Malformed(f"{shown(header)}: a sequence is a number from 1 to 18446744073709551615")
+        raise Malformed(f"{shown(header)}: the sequence must be a whole number, 1 to 18446744073709551615")
     return producer, int(number)
 
 
@@ -99,7 +99,9 @@ def read_reply(frames: Sequence[bytes]) -> tuple[bytes, Refused | None]:
         Malformed: The frames are not an answer.
     """
     if len(frames) < 2 or frames[1] not in (STORED, REFUSED):
-        raise Malformed(f"this is not an answer of a device: {', '.join(map(shown, frames[:4]))}")
+        raise Malformed(
+            f"not an answer of a pzq device; connect to its receive endpoint: {', '.join(map(shown, frames[:4]))}"
+        )
     text = frames[3].decode(errors="backslashreplace") if len(frames) > 3 else ""
     if frames[1] == STORED:
         return frames[0], NotReplicated(text) if text == NOT_REPLICATED else None
@@ -119,12 +121,12 @@ def read_ack(frames: list[bytes]) -> tuple[bytes, bool]:
         Malformed: The frames have another form.
     """
     if len(frames) != 3:
-        raise Malformed(f"an acknowledgement has a key and 1 or 0: these are {len(frames) - 1} frames")
+        raise Malformed(f"the acknowledgement has {len(frames) - 1} frames; 2 are expected: a key, and 1 or 0")
     if frames[2] == STORED:
         return frames[1], True
     if frames[2] == REFUSED:
         return frames[1], False
-    raise Malformed(f"an acknowledgement is 1 or 0, not {shown(frames[2])}")
+    raise Malformed(f"{shown(frames[2])}: the second frame of an acknowledgement must be 1 or 0")
 
 
 def read_delivery(frames: list[bytes]) -> tuple[bytes, int, int, list[bytes]]:
@@ -141,7 +143,9 @@ def read_delivery(frames: list[bytes]) -> tuple[bytes, int, int, list[bytes]]:
     if len(frames) > 5 and frames[4].isdigit():
         at, deliveries = 5, int(frames[4])
     if len(frames) < at + 2 or frames[at] or not frames[2].isdigit():
-        raise Malformed(f"this is not a delivery of a device: {', '.join(map(shown, frames[1:6]))}")
+        raise Malformed(
+            f"not a delivery of a pzq device; connect to its send endpoint: {', '.join(map(shown, frames[1:6]))}"
+        )
     return frames[1], int(frames[2]), deliveries, frames[at + 1 :]
 
 

@@ -104,7 +104,7 @@ class RangeReader:
     def _check_gap(self, first: int) -> None:
         """Raises `Overrun` if the next id is no longer kept and the whole range is required."""
         if self._strict and self._at < min(first, self._end):
-            text = f"topic {self._topic!r}: {self._at} is no longer kept, {first} is the oldest id that is"
+            text = f"message {self._at} of topic {self._topic!r} is no longer kept; the oldest is {first}"
             raise Overrun(text, first)
 
     def _ask(self, start: int) -> None:

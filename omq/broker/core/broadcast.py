@@ -54,10 +54,10 @@ class TopicSubscription:
         """Moves the stored position of a durable subscription.
 
         Raises:
-            TopicError: The subscription has no name, or the position is above the newest id.
+            TopicError: The subscription is not durable, or the position is above the newest id.
         """
         if self.name is None:
-            raise TopicError("this subscription has no name, so it has no stored position; subscribe with a name")
+            raise TopicError("this subscription is not durable, so it has no cursor; subscribe with a name")
         self.topic.move(self.name, position)
 
     def end(self) -> None:
@@ -112,10 +112,12 @@ class BroadcastTopic(Topic):
         if self.deleted:
             raise TopicError(f"topic {self.name!r} was deleted")
         if name is not None and name in self._holders:
-            raise TopicError(f"another subscription to {self.name!r} as {name!r} is open already")
+            raise TopicError(f"the durable subscription {name!r} of topic {self.name!r} is already open")
         known = None if name is None else self._cursors.get(name)
         if known == -1 and not reset:
-            raise Damaged(f"the position of {name!r} in {self.name!r} is damaged; subscribe with reset to start over")
+            raise Damaged(
+                f"the cursor of {name!r} in {self.name!r} is damaged; subscribe with replay (and reset) to start over"
+            )
         if known is not None and known + 1 < (first := self.state().first):
             if not reset:
                 raise _overrun(self.name, known + 1, first)
@@ -141,7 +143,7 @@ class BroadcastTopic(Topic):
         if replay == "earliest":
             return first - 1, True
         if not isinstance(replay, int) or isinstance(replay, bool) or replay < 0:
-            raise TopicError(f"replay must be 'latest', 'earliest' or an id, not {str(replay)[:80]!r}")
+            raise TopicError(f"replay={replay!r:.80}: must be 'latest', 'earliest' or an id")
         self._check_not_future(replay)
         if replay + 1 < first:
             raise _overrun(self.name, replay + 1, first)
@@ -157,7 +159,7 @@ class BroadcastTopic(Topic):
         The newest one is that of the store: READ may return messages before this loop is notified of them.
         """
         if position > self.last and position > (newest := max(self.last, self.state().last)):
-            raise TopicError(f"the newest message of {self.name!r} is {newest}: {position} is from the future")
+            raise TopicError(f"id {position} is above the newest id of topic {self.name!r}, {newest}")
 
     @property
     def readers(self) -> int:
@@ -325,7 +327,7 @@ class BroadcastTopic(Topic):
         if name not in self._cursors:
             raise TopicError(f"topic {self.name!r} has no durable subscription {name!r}")
         if name in self._holders:
-            raise TopicError(f"a subscription to {self.name!r} as {name!r} is open")
+            raise TopicError(f"the durable subscription {name!r} of topic {self.name!r} is open; close it first")
         self._dirty.pop(name, None)
         position = self._cursors.pop(name)
         self.touch()
@@ -368,4 +370,4 @@ class BroadcastTopic(Topic):
 
 
 def _overrun(topic: str, wanted: int, first: int) -> Overrun:
-    return Overrun(f"message {wanted} of {topic!r} is no longer kept: the oldest one is {first}", first)
+    return Overrun(f"message {wanted} of topic {topic!r} is no longer kept; the oldest is {first}", first)

@@ -262,12 +262,12 @@ class ClientSession:
             if len(message) < 2:
                 raise SyntaxFault(f"{message[0].decode()} has no tag")
             if len(tag) > p.MAX_TAG_BYTES:
-                raise SyntaxFault(f"a tag has {p.MAX_TAG_BYTES} bytes at most, not {len(tag)}")
+                raise SyntaxFault(f"the tag has {len(tag)} bytes; at most {p.MAX_TAG_BYTES} are allowed")
             call, fewest, most = handler
             given = len(message) - 2
             if not fewest <= given <= most:
-                wanted = str(fewest) if fewest == most else f"{fewest} to {most}"
-                raise SyntaxFault(f"{message[0].decode()} has {wanted} parts after its tag, not {given}")
+                allowed = str(fewest) if fewest == most else f"{fewest} to {most}"
+                raise SyntaxFault(f"{message[0].decode()} has {given} parts after its tag; {allowed} are allowed")
             call(self, tag, message)
         except BrokerError as error:
             self.fail(tag, error)
@@ -371,7 +371,9 @@ class ClientSession:
         if tag in self.tags:
             raise WrongState(f"the tag {tag!r} is in use; its subscription or consumer ends, too")
         if len(self.tags) >= _MAX_TAGS:
-            raise Busy(f"a connection has {_MAX_TAGS} subscriptions and consumers at most")
+            raise Busy(
+                f"this connection has {len(self.tags)} subscriptions and consumers; at most {_MAX_TAGS} are allowed"
+            )
 
     def _track(self, topic: Topic) -> None:
         """Adds a topic to those that FLUSH waits for, and from time to time removes those that were deleted."""
@@ -406,10 +408,12 @@ class ClientSession:
     def _hello(self, tag: bytes, message: list[bytes]) -> None:
         arguments = p.json_object(message, 2)
         if arguments.get("version") != p.VERSION:
-            raise VersionFault(f"this broker speaks version {p.VERSION}, not {str(arguments.get('version'))[:40]!r}")
+            raise VersionFault(
+                f"version={arguments.get('version')!r:.40}: this broker has version {p.VERSION} of the protocol"
+            )
         client = arguments.get("client")
         if not isinstance(client, str) or not _CLIENT.fullmatch(client):
-            raise SyntaxFault("client is 16 bytes in hex")
+            raise SyntaxFault(f"client={client!r:.40}: must be 16 bytes in hex")
         client = client.lower()
         if self._client is not None and client != self._client:
             raise WrongState("this session has another client id")
@@ -470,7 +474,7 @@ class ClientSession:
     def _check(self, records: bytes) -> int:
         """Checks the records of a request, and returns their number."""
         if len(records) > p.MAX_APPEND_BYTES:
-            raise TooLarge(f"{len(records)} bytes of records are more than {p.MAX_APPEND_BYTES}")
+            raise TooLarge(f"the records have {len(records)} bytes; at most {p.MAX_APPEND_BYTES} are allowed")
         try:
             count = blocks.check(records, p.MAX_BODY_BYTES)
         except blocks.BodyTooLarge as error:
@@ -478,7 +482,7 @@ class ClientSession:
         except ValueError as error:
             raise SyntaxFault(str(error)) from None
         if not 1 <= count <= p.MAX_RECORDS:
-            raise SyntaxFault(f"a request must have 1 to {p.MAX_RECORDS} records, not {count}")
+            raise SyntaxFault(f"the request has {count} records; 1 to {p.MAX_RECORDS} are allowed")
         return count
 
     def _append(self, tag: bytes, message: list[bytes]) -> None:
@@ -499,7 +503,7 @@ class ClientSession:
         topic = self.topic(message[2], "publish")
         body, key = message[3], p.optional(message, 4)
         if len(body) > p.MAX_BODY_BYTES:
-            raise TooLarge(f"a body has {p.MAX_BODY_BYTES} bytes at most, not {len(body)}")
+            raise TooLarge(f"the body has {len(body)} bytes; at most {p.MAX_BODY_BYTES} are allowed")
         headers: dict[str, bytes] = {}
         for name, value in p.json_object(message, 5, "headers").items():
             if not isinstance(value, str):
@@ -510,7 +514,7 @@ class ClientSession:
         except ValueError as error:
             raise SyntaxFault(str(error)) from None
         if len(record) > p.MAX_APPEND_BYTES:
-            raise TooLarge(f"{len(record)} bytes of a record are more than {p.MAX_APPEND_BYTES}")
+            raise TooLarge(f"the record has {len(record)} bytes; at most {p.MAX_APPEND_BYTES} are allowed")
         producer, sequence = p.producer(message, 6)
         self._store(tag, topic, record, 1, producer and self._prefix + producer, sequence)
 
@@ -626,13 +630,13 @@ class ClientSession:
         credit = p.whole(arguments, "credit", _DEFAULT_CREDIT_BYTES)
         name = arguments.get("name")
         if name is not None and not isinstance(name, str):
-            raise SyntaxFault(f"name must be a string or null, not {str(name)[:40]!r}")
+            raise SyntaxFault(f"name={name!r:.40}: must be a string or null")
         replay = arguments.get("replay", "latest")
         if not isinstance(replay, str | int):
-            raise SyntaxFault(f"replay must be 'latest', 'earliest' or an id, not {str(replay)[:40]!r}")
+            raise SyntaxFault(f"replay={replay!r:.40}: must be 'latest', 'earliest' or an id")
         reset = arguments.get("reset", False)
         if not isinstance(reset, bool):
-            raise SyntaxFault(f"reset must be true or false, not {str(reset)[:40]!r}")
+            raise SyntaxFault(f"reset={reset!r:.40}: must be true or false")
         sink = SubscriptionSink(self, tag, topic, credit)
 
         def start(error: BrokerError | None) -> None:
@@ -665,10 +669,10 @@ class ClientSession:
         credit = min(p.whole(arguments, "credit", p.DEFAULT_PREFETCH), p.MAX_PREFETCH)
         timeout = arguments.get("ack_timeout", p.DEFAULT_ACK_TIMEOUT_S)
         if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-            raise SyntaxFault(f"ack_timeout must be a number of seconds, not {str(timeout)[:40]!r}")
+            raise SyntaxFault(f"ack_timeout={timeout!r:.40}: must be a number of seconds")
         if not _MIN_ACK_TIMEOUT_S <= timeout <= _MAX_ACK_TIMEOUT_S:
             raise SyntaxFault(
-                f"ack_timeout must be {_MIN_ACK_TIMEOUT_S} s to {_MAX_ACK_TIMEOUT_S:.0f} s, not {str(timeout)[:40]!r}"
+                f"ack_timeout={timeout!r:.40}: must be {_MIN_ACK_TIMEOUT_S} to {_MAX_ACK_TIMEOUT_S:.0f} seconds"
             )
         sink = ConsumerSink(self, tag, topic)
         sink.reader = self.broker.consume(topic, sink, ack_timeout=float(timeout), credit=credit)
@@ -771,9 +775,9 @@ class ClientSession:
         name, settings = arguments.get("name"), arguments.get("settings", {})
         delivery, persistence = arguments.get("delivery", "broadcast"), arguments.get("persistence", "strong")
         if not isinstance(name, str):
-            raise SyntaxFault(f"name must be a string, not {str(name)[:40]!r}")
+            raise SyntaxFault(f"name={name!r:.40}: must be a string")
         if not isinstance(settings, dict):
-            raise SyntaxFault(f"settings must be an object, not {str(settings)[:40]!r}")
+            raise SyntaxFault(f"settings={settings!r:.40}: must be an object")
         p.check_name(name)
         self.check_permission("create", name)
         if name not in self.broker.topics:
@@ -836,7 +840,9 @@ class ClientSession:
         """Deletes a durable subscription."""
         topic = self.topic(message[2], "subscribe")
         if len(message[3]) > p.MAX_NAME_BYTES:
-            raise TopicError(f"a subscription's name has {p.MAX_NAME_BYTES} bytes at most, not {len(message[3])}")
+            raise TopicError(
+                f"a subscription's name has {len(message[3])} bytes; at most {p.MAX_NAME_BYTES} are allowed"
+            )
         name = message[3].decode("utf-8", "replace")
         if not isinstance(topic, BroadcastTopic):
             raise TopicError(f"{topic.name!r} is a round-robin topic: it has no durable subscriptions")

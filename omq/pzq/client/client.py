@@ -51,10 +51,10 @@ def parts_of(body: Body) -> list[bytes]:
     """
     parts = [body] if isinstance(body, bytes | bytearray | memoryview) else list(body)
     if not parts:
-        raise UsageError("a message has one part at least; it may be empty")
+        raise UsageError("body: must have at least one part, which may be empty")
     for part in parts:
         if not isinstance(part, bytes | bytearray | memoryview):
-            raise TypeError(f"a body is bytes, or parts that are, not {type(part).__name__}")
+            raise TypeError(f"body: must be bytes, or an iterable of bytes, not {type(part).__name__}")
     return [bytes(part) for part in parts]
 
 
@@ -69,9 +69,9 @@ def headers_of(headers: Iterable[bytes]) -> list[bytes]:
     single = isinstance(headers, str | bytes | bytearray | memoryview)
     own = [] if single else list(headers)
     if single or not all(isinstance(header, bytes | bytearray | memoryview) for header in own):
-        raise TypeError(f"headers is several frames, each of bytes, not {headers!r:.80}")
+        raise TypeError(f"headers={headers!r:.80}: must be an iterable of bytes")
     if not all(own):
-        raise UsageError("a header is not empty: an empty frame ends the headers")
+        raise UsageError("headers: must not be empty bytes: an empty frame ends the headers")
     return [bytes(header) for header in own]
 
 
@@ -104,9 +104,11 @@ class PendingSends:
         if producer is None:
             producer = b""
         elif not isinstance(producer, bytes):
-            raise TypeError(f"producer is bytes, not {type(producer).__name__}")
+            raise TypeError(f"producer={producer!r:.80}: must be bytes, not {type(producer).__name__}")
         elif not 1 <= len(producer) <= MAX_NAME_BYTES or producer[0] == 0:
-            raise UsageError(f"producer has 1 to {MAX_NAME_BYTES} bytes, and does not begin with a zero byte")
+            raise UsageError(
+                f"producer={producer!r:.80}: must have 1 to {MAX_NAME_BYTES} bytes, and not begin with a zero byte"
+            )
         else:
             producer += b"."
         # Sequences restart with each producer: without a random part, messages of a namesake would count as repeated.
@@ -135,7 +137,7 @@ class PendingSends:
         """
         parts, own = parts_of(body), headers_of(headers)
         if id is not None and not isinstance(id, bytes | bytearray | memoryview):
-            raise TypeError(f"id is bytes, not {type(id).__name__}")
+            raise TypeError(f"id={id!r:.80}: must be bytes, not {type(id).__name__}")
         try:
             check_body(sum(map(len, parts)))
         except Malformed as error:  # the device would refuse it, or disconnect

@@ -142,12 +142,12 @@ def parse_checkpoints(given: Any) -> Checkpoints:
         len(checkpoints) > MAX_CHECKPOINTS or any(len(stem) != STEM_CHARACTERS for stem in checkpoints)
         for checkpoints in found.values()
     ):
-        raise ValueError("not valid ack checkpoints")
+        raise ValueError("the ack checkpoints are not valid")
     return found
 
 
 def _parse_checkpoint(at: Any, given: Any) -> AckCheckpoint:
     ranges = [(parse_number(first), parse_number(last)) for first, last in given]
     if len(ranges) > MAX_RANGES:
-        raise ValueError(f"{len(ranges)} ranges, the limit is {MAX_RANGES}")
+        raise ValueError(f"the ack checkpoints have {len(ranges)} ranges; at most {MAX_RANGES} are allowed")
     return AckCheckpoint(parse_number(at), ranges)

@@ -223,7 +223,7 @@ class Leadership:
             timeout = float(state.get("timeout", self.timeout))
             met_store, met = state["known"].get(self.name, ("", 0))
             if not timeout > 0:
-                raise ValueError(f"a timeout of {timeout}")
+                raise ValueError(f"timeout={timeout!r}: must be a number above 0")
         except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as wrong:
             raise ValueError(f"not a valid state of a node: {wrong}") from None
         _check_copy(self.name, (met_store, parse_number(met)), self.store, self.incarnations)
@@ -348,5 +348,5 @@ def parse_number(value: Any) -> int:
         ValueError: The value is not a valid number.
     """
     if not isinstance(value, int) or not 0 <= value < MAX_NUMBER:
-        raise ValueError(f"{str(value)[:40]!r} is not a number from 0 to {MAX_NUMBER - 1}")
+        raise ValueError(f"{value!r:.40}: must be a whole number, 0 to {MAX_NUMBER - 1}")
     return value

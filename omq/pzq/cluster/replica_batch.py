@@ -75,7 +75,7 @@ def read_batch(head: bytes, records: bytes) -> ReplicaBatch:
             if any(message.key is None or len(message.key) < 8 for message in messages):
                 raise Malformed("a record has no key before its body")
             if len(set(keys)) < len(keys):
-                raise Malformed("a key is there twice")
+                raise Malformed("a key is listed twice")
             return ReplicaBatch(Keys.of(keys), records, True)
         found = _HEAD.fullmatch(head)
         if found is None:

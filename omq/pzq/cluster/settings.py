@@ -95,7 +95,7 @@ def read_settings(
         if mine.intersection(addresses) or node == receive:
             raise _invalid("nodes", node, "is this node itself: name the others only")
         if name in peers:
-            raise _invalid("nodes", node, f"is there twice, as {peers[name]!r} is the same host")
+            raise _invalid("nodes", node, f"is listed twice: {peers[name]!r} is the same host")
         peers[name] = node
         for address in addresses:
             # A connection from a host to itself may have any of its loopback addresses.

@@ -354,7 +354,7 @@ def test_the_command_names_its_options() -> None:
         capture_output=True, text=True, timeout=30, cwd=ROOT, env=os.environ, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "--nodes='tcp://127.0.0.2:2': is there twice" in done.stderr
+    assert "--nodes='tcp://127.0.0.2:2': is listed twice" in done.stderr
 
 
 def test_the_command_speaks_curve_to_its_peers(tmp_path: Path) -> None:

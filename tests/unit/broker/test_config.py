@@ -101,7 +101,7 @@ FAULTS = {
     "topic without a name": ("[[topic]]\ndelivery = 'broadcast'", ["[[topic]] number 1", "name is missing"]),
     "name": ("[[topic]]\nname = 3", ["[[topic]] number 1", "name = 3"]),
     "slash": ("[[topic]]\nname = 'a/b'", ["[[topic]] number 1", '"a/b"', "must not contain a slash"]),
-    "long name": (f"[[topic]]\nname = '{'x' * 10240}'", ["[[topic]] number 1", "name", "not 10240"]),
+    "long name": (f"[[topic]]\nname = '{'x' * 10240}'", ["[[topic]] number 1", "name", "has 10240 bytes"]),
     "newline": ('[[topic]]\nname = "a\\nb"', ["[[topic]] number 1", r"a\nb", "control"]),
     "delivery": (
         "[[topic]]\nname = 'a'\n[[topic]]\nname = 'b'\ndelivery = 'random'",
@@ -193,7 +193,7 @@ def test_a_topic_of_the_command_line(text: str, spec: TopicSpec) -> None:
         ("prices", "NAME:DELIVERY:PERSISTENCE"),
         ("prices:strong", "NAME:DELIVERY:PERSISTENCE"),
         ("", "NAME:DELIVERY:PERSISTENCE"),
-        (":broadcast:strong", "not 0"),
+        (":broadcast:strong", "has 0 bytes"),
         ("prices:broadcst:strong", "broadcst"),
         ("prices:broadcast:stronk", "stronk"),
         ("prices:broadcast:strong:max_age", "max_age"),

@@ -229,7 +229,7 @@ def test_what_a_topic_refuses_leaves_the_connection_open(running):
     running.publish("t", b"a")
     refusals = [
         (b"(Subscribe nothing From_current)", "Subscribe nothing: there is no topic 'nothing'"),
-        (b"(Subscribe t (From_message 2))", "Subscribe t: the newest message of 't' is 1: 2 is from the future"),
+        (b"(Subscribe t (From_message 2))", "Subscribe t: id 2 is above the newest id of topic 't', 1"),
         (b"(Subscribe t (From_message 99999999999999999999999))", None),
         (b"(Subscribe jobs From_beginning)", "Subscribe jobs: a round-robin topic is read From_current"),
         (b"(Subscribe jobs (From_message 0))", "Subscribe jobs: a round-robin topic is read From_current"),

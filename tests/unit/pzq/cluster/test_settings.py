@@ -55,7 +55,7 @@ def test_a_device_alone_belongs_to_no_cluster() -> None:
     ("changes", "says"),
     [
         ({"nodes": ["tcp://127.0.0.1:1"]}, "nodes='tcp://127.0.0.1:1': is this node itself"),
-        ({"nodes": ["tcp://127.0.0.2:1"] * 2}, "nodes='tcp://127.0.0.2:1': is there twice"),
+        ({"nodes": ["tcp://127.0.0.2:1"] * 2}, "nodes='tcp://127.0.0.2:1': is listed twice"),
         ({"nodes": ["tcp://no-such-host.invalid:1"]}, "nodes='tcp://no-such-host.invalid:1': the host is not known"),
         ({"nodes": ["127.0.0.2"]}, "nodes='127.0.0.2': must be an endpoint"),
         ({"nodes": [""]}, "nodes='': must be an endpoint"),
