@@ -72,9 +72,9 @@ class Producer:
         """Sends a message, and waits until it is stored; see `omq.pzq.Producer.send`.
 
         Raises:
-            Refused: The device has not stored it; the text has the reason.
-            NotReplicated: It is stored, but on fewer nodes than the device's `replicas` option demands.
-            ProduceTimeout: There was no answer in time.
+            Refused: The device has not stored the message; the text has the reason.
+            NotReplicated: The message is stored, but on fewer nodes than the device's `replicas` option requires.
+            ProduceTimeout: The device has not answered in time; the message may be stored.
         """
         async with self._call(timeout) as deadline:
             await self._put(self._pending.compose(0, body, headers, id), deadline)
@@ -85,8 +85,8 @@ class Producer:
         """Sends messages, and waits until all are stored; see `omq.pzq.Producer.send_many`.
 
         Raises:
-            Refused: Those at `indexes` are not stored; all others are.
-            ProduceTimeout: There was no answer in time.
+            Refused: The messages at `indexes` are not stored; all others are.
+            ProduceTimeout: The device has not answered in time; messages may be stored.
         """
         async with self._call(timeout) as deadline:
             count = 0
@@ -164,10 +164,10 @@ class Delivery(DeliveryBase):
     __slots__ = ()
 
     def ack(self) -> AckFlush:
-        """Acknowledges the message: it will not come again.
+        """Acknowledges the message: it is not redelivered.
 
         Returns:
-            An awaitable, which need not be awaited: it waits until the kernel has the acknowledgement.
+            An awaitable that waits until the kernel has the acknowledgement; it need not be awaited.
 
         Raises:
             ClosedError: The consumer is closed.
@@ -180,7 +180,10 @@ class Delivery(DeliveryBase):
         """Returns the message for immediate redelivery.
 
         Returns:
-            As `ack`.
+            An awaitable that waits until the kernel has the nack; it need not be awaited.
+
+        Raises:
+            ClosedError: The consumer is closed.
         """
         self._consumer._answer(self._answer(False))
         return AckFlush(self._consumer._socket)
@@ -209,14 +212,14 @@ class Consumer:
         """Waits for a message; see `omq.pzq.Consumer.recv`.
 
         Raises:
-            ReceiveTimeout: No message came in time.
+            ReceiveTimeout: No message has arrived in time.
             ClosedError: The consumer is closed.
             Malformed: The message is not a delivery: the peer is not a device.
         """
         end = deadline_of(self._socket, timeout)
         delivery = Delivery(self, await self._socket.recv_multipart(timeout=timeout))
         while delivery.key in self._acked:
-            # The device sent it again before it received the acknowledgement.
+            # The device redelivered it before it received the acknowledgement.
             delivery.ack()
             remaining = None if end is None else max(end - time.monotonic(), 0)
             delivery = Delivery(self, await self._socket.recv_multipart(timeout=remaining))
@@ -235,7 +238,7 @@ class Consumer:
             raise StopAsyncIteration from None
 
     async def close(self) -> None:
-        """Closes the consumer, after its acknowledgements were sent. Idempotent."""
+        """Sends the pending acknowledgements, and closes the consumer. Idempotent."""
         await self._socket.close()
 
     async def __aenter__(self) -> Self:

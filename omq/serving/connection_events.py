@@ -17,7 +17,9 @@ from omq.message import PeerInfo
 __all__ = ["ConnectionEvents", "log_connection"]
 
 MAX_EVENTS: Final = 1 << 20  # events that are queued
-MAX_LAST_BATCHES: Final = 64  # batches in which the last messages of a peer may come, while other peers go on sending
+MAX_LAST_BATCHES: Final = (
+    64  # batches in which the last messages of a peer may arrive, while other peers continue to send
+)
 
 
 class ConnectionEvents:

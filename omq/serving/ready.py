@@ -57,7 +57,7 @@ class ReadyFile:
             self._put(self._written)
 
     def remove(self) -> None:
-        """Removes the file, if its content is what this server wrote."""
+        """Removes the file, if this server has written its content."""
         if self._path is not None and self._written is not None:
             with suppress(OSError):
                 if self._path.read_bytes() == self._written:
@@ -65,10 +65,10 @@ class ReadyFile:
 
     def _put(self, content: bytes) -> None:
         assert self._path is not None
-        beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            beside.write_bytes(content)
-            os.replace(beside, self._path)
+            temporary.write_bytes(content)
+            os.replace(temporary, self._path)
         except BaseException:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise

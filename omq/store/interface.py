@@ -1,7 +1,7 @@
-"""The interface of a store: the operations that change it, and its readers. LMDB and memory implement it.
+"""The interface of a store: the writes that change it, and its readers. LMDB and memory implement it.
 
-Operations are objects. `submit` takes one; the store fills in its result or its `error` and returns it through
-`notify`. Operations on one topic are applied in the order in which they are submitted.
+Writes are objects (`Write`). `Store.submit` takes one; the store fills in its result or its `error` and returns it
+through `notify`. Writes to one topic are applied in the order in which they are submitted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operations that the store submits to itself."""
+"""Writes that the store submits to itself."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class Permissions:
         return granted
 
     def _collect(self, user: str | None, topic: str) -> frozenset[str]:
-        # A user who is named "*" gets only the grants to every client.
+        # A user with the name "*" gets only the grants to every client.
         rows = [*self._grants.get(ANY_CLIENT, ())]
         if user is not None and user != ANY_CLIENT:
             rows += self._grants.get(user, ())

@@ -73,7 +73,7 @@ class StoreStats(TypedDict):
 
     directory: str | None  # `None` for a store in memory
     free: int | None  # bytes free in the file system; `None` in memory, or if the directory is missing
-    full: bool  # the disk is full: reads go on, writes are retried
+    full: bool  # the disk is full: reads continue, writes are retried
     failed: str | None  # the error of a failed fsync: nothing is acknowledged any more
     findings: list[str]  # problems found when the store was opened, and quarantined messages
     environments: dict[str, EnvironmentStats]

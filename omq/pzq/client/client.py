@@ -71,7 +71,7 @@ def headers_of(headers: Iterable[bytes]) -> list[bytes]:
     if single or not all(isinstance(header, bytes | bytearray | memoryview) for header in own):
         raise TypeError(f"headers={headers!r:.80}: must be an iterable of bytes")
     if not all(own):
-        raise UsageError("headers: must not be empty bytes: an empty frame ends the headers")
+        raise UsageError("headers: a header must not be empty: an empty frame ends the headers")
     return [bytes(header) for header in own]
 
 
@@ -153,7 +153,7 @@ class PendingSends:
         return frames
 
     def answered(self, frames: Sequence[bytes]) -> None:
-        """Takes an answer; ignores one that no call waits for."""
+        """Handles an answer; ignores it if no call waits for it."""
         id, refused = read_reply(frames)
         found = self._unanswered.pop(id, None)
         if found is not None and refused is not None:

@@ -20,12 +20,20 @@ class Delivery(DeliveryBase):
     __slots__ = ()
 
     def ack(self) -> None:
-        """Acknowledges the message: it will not come again."""
+        """Acknowledges the message: it is not redelivered.
+
+        Raises:
+            ClosedError: The consumer is closed.
+        """
         self._consumer._answer(self._answer(True))
         self._consumer._acked.add(self.key)
 
     def nack(self) -> None:
-        """Returns the message for immediate redelivery."""
+        """Returns the message for immediate redelivery.
+
+        Raises:
+            ClosedError: The consumer is closed.
+        """
         self._consumer._answer(self._answer(False))
 
 
@@ -38,12 +46,12 @@ class Consumer:
             delivery.ack()
 
     The device redelivers a message to the next consumer if it is not acknowledged before its ack deadline, or if the
-    connection ends first. The time of a message starts when the consumer has answered those before it. A message that
-    was acknowledged and comes again is acknowledged again, and not returned.
+    connection ends first. The deadline of a message counts from the answer to the message before it. A message that
+    was acknowledged and is delivered again is acknowledged again, and not returned.
 
     Args:
         endpoint: The device's send endpoint.
-        prefetch: The most unacknowledged messages.
+        prefetch: The largest number of unacknowledged messages.
         **options: Options of the socket; see `omq.Options`.
 
     Raises:
@@ -59,17 +67,17 @@ class Consumer:
         """Waits for a message.
 
         Args:
-            timeout: Seconds; `None`: no timeout, 0: does not wait; by default the option `recv_timeout`.
+            timeout: Seconds to wait; `None` waits for ever, 0 never waits; the default is the option `recv_timeout`.
 
         Raises:
-            ReceiveTimeout: No message came in time.
+            ReceiveTimeout: No message has arrived in time.
             ClosedError: The consumer is closed.
             Malformed: The message is not a delivery: the peer is not a device.
         """
         end = deadline_of(self._socket, timeout)
         delivery = Delivery(self, self._socket.recv_multipart(timeout=timeout))
         while delivery.key in self._acked:
-            # The device sent it again before it received the acknowledgement.
+            # The device redelivered it before it received the acknowledgement.
             delivery.ack()
             remaining = None if end is None else max(end - time.monotonic(), 0)
             delivery = Delivery(self, self._socket.recv_multipart(timeout=remaining))
@@ -88,7 +96,7 @@ class Consumer:
             raise StopIteration from None
 
     def close(self) -> None:
-        """Closes the consumer, after its acknowledgements were sent. Idempotent."""
+        """Sends the pending acknowledgements, and closes the consumer. Idempotent."""
         self._socket.close()
 
     def __enter__(self) -> Self:

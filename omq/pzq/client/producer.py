@@ -29,14 +29,16 @@ class Producer:
 
     Args:
         endpoint: The device's receive endpoint.
-        timeout: Seconds that a call waits for the device; `None`: no timeout.
-        producer: The prefix of its name in the frames, 1 to 79 bytes; the rest is random.
+        timeout: Seconds that a call waits for the device; `None` waits for ever.
+        producer: The prefix of the producer's name in the frames, 1 to 79 bytes; the rest of the name is random.
         **options: Options of the socket; see `omq.Options`.
 
     Raises:
         EndpointError: The endpoint is not valid.
         OptionError: An option is not valid.
-        ValueError: The timeout is negative, or not a number.
+        UsageError: *producer* has a wrong size, or begins with a zero byte.
+        ValueError: *timeout* is negative or NaN.
+        TypeError: *timeout* is not a number, or *producer* is not bytes.
     """
 
     def __init__(
@@ -60,13 +62,15 @@ class Producer:
         Args:
             body: Bytes, or a sequence of parts.
             headers: Frames for the device, none of them empty.
-            id: The id of the message in the answer; `None`: a number.
-            timeout: Seconds; `None`: no timeout; by default the producer's.
+            id: The id of the message in the answer; by default a number.
+            timeout: Seconds to wait; `None` waits for ever; the default is the producer's `timeout`.
 
         Raises:
-            Refused: The device has not stored it; the text has the reason.
-            NotReplicated: It is stored, but on fewer nodes than the device's `replicas` option demands.
-            ProduceTimeout: There was no answer in time.
+            Refused: The device has not stored the message; the text has the reason.
+            NotReplicated: The message is stored, but on fewer nodes than the device's `replicas` option requires.
+            ProduceTimeout: The device has not answered in time; the message may be stored.
+            UsageError: A header is empty, or the body has no parts.
+            TypeError: The body, a header or *id* is not bytes.
         """
         with self._call(timeout) as deadline:
             self._put(self._pending.compose(0, body, headers, id), deadline)
@@ -84,8 +88,8 @@ class Producer:
             The number of messages.
 
         Raises:
-            Refused: Those at `indexes` are not stored; all others are.
-            ProduceTimeout: There was no answer in time.
+            Refused: The messages at `indexes` are not stored; all others are.
+            ProduceTimeout: The device has not answered in time; messages may be stored.
         """
         with self._call(timeout) as deadline:
             count = 0

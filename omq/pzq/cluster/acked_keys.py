@@ -59,7 +59,7 @@ class AckedKeys:
         self._recent.add(keys)
 
     def find(self, owner: str, keys: Iterable[str]) -> list[KeyRange]:
-        """Returns those of an owner's keys that are finished; a key may be there twice."""
+        """Returns the ranges of the owner's *keys* whose messages are acknowledged. Ranges may overlap."""
         keys = Keys.of(keys)
         return self._recent.find(keys) + list(self.find_in_checkpoints(owner, keys.runs))
 
@@ -75,7 +75,7 @@ class AckedKeys:
                 del checkpoints[min(checkpoints, key=lambda stem: checkpoints[stem].at)]
 
     def find_in_checkpoints(self, owner: str, runs: Iterable[KeyRange]) -> Iterator[KeyRange]:
-        """Yields those of an owner's keys that its checkpoints cover; a key may be there twice."""
+        """Yields the ranges of an owner's keys that its checkpoints cover. Ranges may overlap."""
         if not (checkpoints := self._checkpoints.get(owner)):
             return
         for head, first, end in runs:

@@ -32,7 +32,7 @@ class TakeoverSync:
     A node that was away, or that missed a `REMOVES`, still has replicas of acknowledged messages. The owner cannot
     correct that: it is silent when another node leads its queue. So the new leader asks each living peer about all
     replicas, and delivers once they have answered. It stops waiting for a peer that answers nothing for a timeout, and
-    goes on asking it.
+    continues to ask it.
 
     Args:
         leadership: The leaders of the queues.

@@ -1,10 +1,11 @@
-"""The write-ahead log of small appends: a small file next to the environment, which survives the process.
+"""The write-ahead log of small appends to weak topics: a small file next to the environment.
 
 LMDB writes five pages for one small message, which takes longer than everything else that its producer waits for. So
 a single append goes to the log with one `pwrite` of about its own size, and is answered. The appends of the log become
 one transaction a little later, when no producer waits for it.
 
-The log is not synced. After a power loss the environment is as its last sync has left it, and the log is not read.
+The log survives the process. It is synced only by `close`. After a power loss the environment has the state of its
+last sync, and the entries of the log are ignored.
 """
 
 from __future__ import annotations
