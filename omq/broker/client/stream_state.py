@@ -210,11 +210,9 @@ class SubscriptionState(StreamState):
         return []
 
     def handle_block(self, header: bytes, records: bytes, counts: bytes) -> list[bytes] | None:
-        first, count, _, size = read_header(header)
+        first, count = _check_block(header, records)
         last = first + count - 1
         known = max(self.last - first + 1, 0)
-        if size != len(records) or not count:
-            raise ValueError(f"a block of {count} records and {size} bytes came with {len(records)} bytes")
         if known >= count:  # the broker resumes at the cursor, which may be lower
             return self._return_credit(len(records))
         self.last = last
@@ -273,6 +271,9 @@ class ConsumerState(StreamState):
         return []
 
     def handle_block(self, header: bytes, records: bytes, counts: bytes) -> list[bytes] | None:
+        _, count = _check_block(header, records)
+        if len(counts) not in (0, 4 * count):
+            raise ValueError(f"a block of {count} records has {len(counts)} bytes of delivery counts")
         self.queue.append((header, records, counts, 0, self.first_session))
         self.notify()
         return None
@@ -324,6 +325,18 @@ class ConsumerState(StreamState):
     def is_acked(self, message_id: int) -> bool:
         """Returns whether a redelivered message is acknowledged: in an earlier connection, or after its redelivery."""
         return message_id in self._recent_acks
+
+
+def _check_block(header: bytes, records: bytes) -> tuple[int, int]:
+    """Returns the first id and the number of the records of a block.
+
+    Raises:
+        ValueError: The header is not valid, or does not have the size of the records.
+    """
+    first, count, _, size = read_header(header)
+    if size != len(records) or not count:
+        raise ValueError(f"a block of {count} records and {size} bytes has {len(records)} bytes")
+    return first, count
 
 
 def messages_of(stream: StreamState, block: Block) -> list[Message]:

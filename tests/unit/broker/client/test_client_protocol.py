@@ -326,6 +326,23 @@ def test_what_is_no_message_of_the_protocol_is_refused(message):
         core.receive(message)
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b"short", b""],
+        [blocks.header(1, 1, 0, 5), b"1234"],
+        [blocks.header(1, 1, 0, len(blocks.encode([b"x"]))), blocks.encode([b"x"]), b"\0\0\0\1\0"],
+    ],
+)
+def test_a_block_for_a_consumer_is_checked(parts):
+    core = ready()
+    feed, begin = core.consume("t", 30.0, 10)
+    core.receive([protocol.CONSUMING, begin.tag, b"{}"])
+    with pytest.raises(SyntaxFault):
+        core.receive([protocol.JOBS, feed.tag, *parts])
+    assert not feed.queue
+
+
 def test_what_nobody_waits_for_is_passed_over():
     core = ready()
     for message in ([b"NEW", b"x"], [protocol.PUBLISHED, b"x", u64(1)], [protocol.ERROR, b"x", b"topic", b"?"]):
