@@ -217,7 +217,7 @@ class QueueConsumer:
 
     @property
     def hangs(self) -> bool:
-        """True after a deadline has passed, until the next progress."""
+        """Returns whether a deadline has passed without progress since."""
         return self._timeouts > 0
 
     def start_trial(self) -> None:

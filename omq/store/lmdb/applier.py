@@ -218,7 +218,7 @@ class Applier:
 
     @property
     def has_deletions(self) -> bool:
-        """True while rows of deleted topics are left."""
+        """Returns whether rows of deleted topics are left."""
         return bool(self._deleted)
 
     def load(self, transaction: Any, topic: StoredTopic) -> None:
@@ -393,8 +393,8 @@ class Applier:
         key = topic_key(b"o", write.topic_id) + write.name.encode()
         if len(key) > MAX_CURSOR_KEY_BYTES:
             raise StoreError(
-                f"the name of a cursor has {len(key) - TOPIC.size} bytes, above the limit of "
-                f"{MAX_CURSOR_KEY_BYTES - TOPIC.size}: {write.name[:40]!r}..."
+                f"the name of the cursor has {len(key) - TOPIC.size} bytes; "
+                f"at most {MAX_CURSOR_KEY_BYTES - TOPIC.size} are allowed: {write.name[:40]!r}..."
             )
         self._transaction.put(key, with_checksum(key, NUMBER.pack(write.id)))
 
