@@ -14,6 +14,7 @@ from omq.broker.core.stats import TopicStats
 from omq.broker.core.topic import Topic
 from omq.broker.errors import BrokerError
 from omq.store.interface import Store, Write
+from tests.support.async_waits import until as until
 
 
 @asynccontextmanager
