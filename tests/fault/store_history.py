@@ -21,7 +21,7 @@ class History:
 
     Attributes:
         tried: Appends and commits, by number.
-        first: The first ids that were acknowledged, by number.
+        done: The first ids that were acknowledged, by number.
         acked: Ranges of jobs that were acknowledged.
         position: The highest that was acknowledged.
         staged: The highest number of a stage: its commit may not have been tried, and the stage is there.

@@ -26,7 +26,7 @@ class InterruptedCall:
     Attributes:
         one: The socket that the call is made on.
         out: What the call has given.
-        shared: The context that both sides use, over inproc.
+        context: The context of the socket, which both sides use over inproc.
     """
 
     kind: ClassVar[str]

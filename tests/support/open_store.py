@@ -7,7 +7,6 @@ from typing import Any
 from omq._core import blocks
 from omq.store.errors import DamagedError
 from omq.store.interface import Append, MakeTopic, Write
-from omq.store.lmdb.store import LmdbStore
 from omq.store.memory import MemoryStore
 
 TIMEOUT = 30.0
@@ -28,6 +27,8 @@ class Opened:
 
     @classmethod
     def on_disk(cls, directory: Any, **options: Any) -> "Opened":
+        from omq.store.lmdb.store import LmdbStore  # without lmdb its caller is skipped
+
         return cls(lambda **calls: LmdbStore(directory, **calls, **options))
 
     @classmethod

@@ -55,9 +55,9 @@ def test_a_message_goes_from_a_producer_to_a_consumer(
         ([b"id", b"REPLICA:tcp://127.0.0.1:1", b"", b"body"], b"accepted from the nodes of a cluster only"),
         ([b"id", b"DEDUP:a:b", b"", b"body"], b"sequence"),
         ([b"id", b"DEDUP:a:0", b"", b"body"], b"sequence"),
-        ([b"id", b"DEDUP::1", b"", b"body"], b"producer's name"),
+        ([b"id", b"DEDUP::1", b"", b"body"], b"the producer must have 1 to 96 bytes"),
         ([b"id", b"DEDUP:a:1", b"DEDUP:a:2", b"", b"body"], b"two DEDUP"),
-        ([b"id", b"", b"x" * (64 << 20), b"y"], b"too large"),
+        ([b"id", b"", b"x" * (64 << 20), b"y"], b"at most 67108864 are allowed"),
     ],
 )
 def test_what_is_malformed_is_refused_with_a_reason(make: Make, frames: list[bytes], why: bytes) -> None:

@@ -135,7 +135,7 @@ def ids(topic: str, first: int, last: int) -> list[Row]:
     [
         ({"topics": "a,b"}, {"topic": "b"}, "topic='b'"),
         ({"topicPattern": "[ab]"}, {"topicPattern": "b"}, "topicPattern='b'"),
-        ({"topicPattern": "[ab]"}, {"topics": "b"}, "topic='b'"),
+        ({"topicPattern": "[ab]"}, {"topics": "b"}, "topics='b'"),
     ],
 )
 def test_a_topic_that_is_not_chosen_any_more_is_not_said_to_be_deleted(

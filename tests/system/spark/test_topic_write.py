@@ -166,7 +166,7 @@ VALUE = "CAST(id AS STRING) AS value"
     ("columns", "options", "says"),
     [
         ([VALUE], {"topic": "nowhere"}, "TopicError: option topic='nowhere': tcp://.* has no such topic"),
-        ([VALUE], {}, "OptionError: option 'socket' is missing, .* or an option or a column 'topic'"),
+        ([VALUE], {}, "OptionError: option 'socket' is missing .* or an option or a column 'topic'"),
         ([VALUE, "'nowhere' AS topic"], {}, "TopicError: column 'topic' with 'nowhere': there is no topic"),
         ([VALUE, "NULLIF('a', 'a') AS topic"], {}, "OptionError: column 'topic' has a null"),
         (["NULLIF('a', 'a') AS value"], {"topic": "well"}, "OptionError: column 'value', .* row 0: its body is null"),
@@ -245,7 +245,7 @@ def test_a_socket_and_a_topic_exclude_each_other(method: str, spark: Any, url: s
     with pytest.raises(Exception, match="options 'socket' and 'topicPattern' exclude each other"):
         reader.option("socket", "PULL").option("topicPattern", "t").load()
     neither = getattr(spark, method).format("omq").option("connect", url)
-    with pytest.raises(Exception, match=r"option 'socket' is missing, .* or 'topic', 'topics' or 'topicPattern'"):
+    with pytest.raises(Exception, match=r"option 'socket' is missing .* or 'topic', 'topics' or 'topicPattern'"):
         neither.load()
 
 

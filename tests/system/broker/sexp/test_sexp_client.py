@@ -105,10 +105,10 @@ def test_where_a_replay_begins_is_noted(running):
 
 
 def test_a_busy_program_stays_connected():
-    with ServerThread(Limits(ping_interval=0.05)) as stage:
-        stage.create("t")
-        with Client(stage.endpoint) as client, client.subscribe("t") as subscription:
-            (connection,) = stage.server.connections
+    with ServerThread(Limits(ping_interval=0.05)) as running:
+        running.create("t")
+        with Client(running.endpoint) as client, client.subscribe("t") as subscription:
+            (connection,) = running.server.connections
             until(lambda: connection.transport.queued > 200)  # some twenty pings
             running.publish("t", b"a")
             assert subscription.recv(timeout=5).body == b"a"

@@ -80,9 +80,9 @@ def test_a_wrong_version_is_answered_by_minus_one_and_the_end(running, said):
 
 def test_a_silent_client_is_disconnected():
     with (
-        ServerThread(Limits(handshake_timeout=0.1)) as stage,
-        Peer(stage.address) as peer,
-        Peer(stage.address) as other,
+        ServerThread(Limits(handshake_timeout=0.1)) as running,
+        Peer(running.address) as peer,
+        Peer(running.address) as other,
     ):
         other.shake(1)
         assert peer.over()
@@ -367,9 +367,9 @@ def test_a_client_that_closes_its_side_gets_the_answers(running):
 
 
 def test_the_broker_ends_in_order():
-    with ServerThread(Limits(close_timeout=0.2)) as stage:
-        stage.create("t")
-        peer = stage.peer(2)
+    with ServerThread(Limits(close_timeout=0.2)) as running:
+        running.create("t")
+        peer = running.peer(2)
         peer.subscribe(b"t")
     assert peer.error() == "the broker ends"
     assert peer.over()
@@ -380,8 +380,8 @@ def test_the_broker_ends_in_order():
 
 
 def test_pings_and_their_answers():
-    with ServerThread(Limits(ping_interval=0.05)) as stage, stage.peer() as peer:
-        stage.create("t")
+    with ServerThread(Limits(ping_interval=0.05)) as running, running.peer() as peer:
+        running.create("t")
         forms = [b"%d", b"%d.", b"%d.25"]
         for at in range(6):
             kind, payload = peer.frame()
@@ -396,7 +396,7 @@ def test_pings_and_their_answers():
 
 
 def test_two_missed_answers_end_a_connection():
-    with ServerThread(Limits(ping_interval=0.1, linger=0.1)) as stage, stage.peer() as peer:
+    with ServerThread(Limits(ping_interval=0.1, linger=0.1)) as running, running.peer() as peer:
         began = time.monotonic()
         assert [peer.frame()[0], peer.frame()[0]] == [PING, PING]
         assert peer.error() == "two pings were not answered"
@@ -406,7 +406,7 @@ def test_two_missed_answers_end_a_connection():
 
 
 def test_an_answer_with_a_time_of_ocaml():
-    with ServerThread(Limits(ping_interval=0.1)) as stage, stage.peer() as peer:
+    with ServerThread(Limits(ping_interval=0.1)) as running, running.peer() as peer:
         for _ in range(5):
             kind, payload = peer.frame()
             assert kind == PING
@@ -419,8 +419,8 @@ def test_an_answer_with_a_time_of_ocaml():
 
 def test_a_slow_subscriber_of_a_transient_topic_is_disconnected():
     limits = Limits(transient_window=4 << 20)
-    with ServerThread(limits) as stage, stage.peer(receive_buffer=4096) as slow, stage.peer() as quick:
-        stage.create("t", persistence="transient")
+    with ServerThread(limits) as running, running.peer(receive_buffer=4096) as slow, running.peer() as quick:
+        running.create("t", persistence="transient")
         slow.subscribe(b"t")
         quick.subscribe(b"t")
         body = bytes(64 << 10)
@@ -638,9 +638,9 @@ LINES += [
 @pytest.mark.parametrize("seed", range(4))
 def test_the_broker_survives_any_bytes(seed):
     draw = random.Random(seed)
-    with ServerThread(Limits(linger=0.1, ping_interval=0.2)) as stage:
-        stage.create("t")
-        stage.create("jobs", delivery="round-robin", persistence="transient")
+    with ServerThread(Limits(linger=0.1, ping_interval=0.2)) as running:
+        running.create("t")
+        running.create("jobs", delivery="round-robin", persistence="transient")
         for at in range(150):
             with Peer(running.address) as peer:
                 said = V2 + b"(Connect 2 c%d)" % (at % 50)
