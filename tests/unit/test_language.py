@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,11 @@ ENTRY = re.compile(r"^    (\*{0,2}\w+(?:, \*{0,2}\w+)*): ", re.MULTILINE)
 
 def sources() -> list[Path]:
     return sorted(path for root in PYTHON for path in root.rglob("*.py") if not path.name.endswith("_pb2.py"))
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def cython_sources() -> list[Path]:
@@ -164,20 +170,12 @@ def unknown_entries(tree: ast.Module, attributes: Attributes) -> Iterator[tuple[
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
-    found = [
-        f"{path.relative_to(TREE)}:{line}: {text}"
-        for path in sources()
-        for line, text in clauses(ast.parse(path.read_text()))
-    ]
+    found = [f"{path.relative_to(TREE)}:{line}: {text}" for path in sources() for line, text in clauses(parsed(path))]
     assert not found, "\n".join(found)
 
 
 def test_constants_have_a_unit_in_their_name() -> None:
-    found = [
-        f"{path.relative_to(TREE)}:{line}: {name}"
-        for path in sources()
-        for line, name in constants(ast.parse(path.read_text()))
-    ]
+    found = [f"{path.relative_to(TREE)}:{line}: {name}" for path in sources() for line, name in constants(parsed(path))]
     assert not found, "\n".join(found)
 
 
@@ -210,7 +208,7 @@ def test_constants_of_the_core_are_defined_once() -> None:
 
 
 def test_docstrings_describe_parameters_and_attributes_that_exist() -> None:
-    trees = {path: ast.parse(path.read_text()) for path in [*sources(), *sorted(PACKAGE.rglob("*.pyi"))]}
+    trees = {path: parsed(path) for path in [*sources(), *sorted(PACKAGE.rglob("*.pyi"))]}
     attributes = Attributes(trees.values())
     found = [
         f"{path.relative_to(TREE)}:{line}: {name}"
