@@ -63,7 +63,7 @@ class Node:
             *(sys.executable, "-m", "omq.cli.main", "pzq", "--database", str(inside / self.database.name)),
             *("--receive-dsn", self.receive, "--send-dsn", self.send, "--monitor-dsn", self.monitor),
             *("--broadcast-dsn", self.broadcast, "--nodes", others, "--ready-file", str(inside / self._ready.name)),
-            *("--timeout-nodes", str(int(TIMEOUT * 1e6)), "--timeout-replication", "500000"),
+            *("--timeout-nodes", str(int(TIMEOUT * 1e6)), "--timeout-replication", "2000000"),
             *("--reaper-frequency", "100000", *options),
         )
         self._command = wrap(*self._bare)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("language")  # parses the sources in one process
 TREE = Path(__file__).parents[2]
 PACKAGE = TREE / "omq"
 PYTHON = (PACKAGE, TREE / "bench", TREE / "docs" / "examples", TREE / "tests")
