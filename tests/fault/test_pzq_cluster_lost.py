@@ -344,7 +344,7 @@ def test_what_had_come_back_is_delivered_by_a_node_with_another_name(tmp_path: P
             with running(nodes):
                 whole(nodes)
                 if not attempt:
-                    assert "which is not a node of this cluster any more" in nodes[1].log.read_text()
+                    assert "it has left this cluster" in nodes[1].log.read_text()
                     assert {*consume(nodes[0], COUNT // 2)} <= {*bodies("m")}
                 else:
                     assert len(everything(nodes[:1])) == COUNT // 2
