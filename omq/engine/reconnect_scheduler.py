@@ -28,7 +28,7 @@ REFUSED: Final = frozenset({errno.ECONNREFUSED, errno.ENOENT})
 FORK_LOCK: Final = threading.RLock()
 os.register_at_fork(before=FORK_LOCK.acquire, after_in_parent=FORK_LOCK.release, after_in_child=FORK_LOCK.release)
 
-_EARLY: Final = 0.05  # part of its delay by which an attempt may be early, to share a timer
+_EARLY_FRACTION: Final = 0.05  # part of its delay by which an attempt may be early, to share a timer
 _MAX_ATTEMPTS_PER_TURN: Final = 200  # per turn: the loop has other work
 _MAX_REACHED_PER_TURN: Final = 16  # per turn: the backlog of a listener is limited
 _TURN_PAUSE_S: Final = 0.001  # until the next turn
@@ -113,7 +113,7 @@ class ReconnectScheduler:
 
     def _put(self, pending: PendingReconnect, now: float, pause: float) -> None:
         pending.waits = True
-        pending.slack = pause * _EARLY
+        pending.slack = pause * _EARLY_FRACTION
         heapq.heappush(self._heap, (now + pause, next(self._serial), pending))
 
     def _arm(self, now: float) -> None:

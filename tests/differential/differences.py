@@ -36,7 +36,7 @@ def _arrived_stays(program: Program, it: Difference, stood: Topology) -> bool:
     return ours_more(it) and it.seat in stood.cut | stood.returned
 
 
-def _dialled_anew(program: Program, it: Difference, stood: Topology) -> bool:
+def _redialled(program: Program, it: Difference, stood: Topology) -> bool:
     about = stood.returned | {peer for one in stood.returned for peer in stood.peers(one)}
     return program.transport == "tcp" and it.seat in about and (only_out(it) or ours_more(it))
 
@@ -160,13 +160,13 @@ DIFFERENCES: tuple[Rule, ...] = (
         _server_gone,
     ),
     Rule(
-        "dialled-anew",
+        "redialled",
         Program(
             "tcp",
             {"h": ("ROUTER", {}), "a": ("DEALER", {"identity": b"a", "probe_router": True})},
             [*TWO, ("h", "drain"), ("h", "restart"), ("h", "drain")],
         ),
-        _dialled_anew,
+        _redialled,
     ),
     Rule(
         "poll-is-honest",

@@ -72,8 +72,8 @@ def test_a_signal_ends_it_in_an_orderly_way(tmp_path: Path, number: signal.Signa
         assert "Traceback" not in command.log
 
 
-@pytest.mark.parametrize("anew", [False, True])
-def test_a_removed_directory_is_reported_at_once(tmp_path: Path, anew: bool) -> None:
+@pytest.mark.parametrize("recreated", [False, True])
+def test_a_removed_directory_is_reported_at_once(tmp_path: Path, recreated: bool) -> None:
     (tmp_path / "other").mkdir()
     with broker(tmp_path, tmp_path / "data", *EVERYWHERE, "--topic", "t:broadcast:strong") as command:
         endpoints = command.serving()
@@ -81,7 +81,7 @@ def test_a_removed_directory_is_reported_at_once(tmp_path: Path, anew: bool) -> 
             assert client.publish("t", b"a") == 1
             shutil.rmtree(tmp_path / "data")
             with contextlib.ExitStack() as stack:
-                if anew:
+                if recreated:
                     other = stack.enter_context(broker(tmp_path / "other", tmp_path / "data", *EVERYWHERE))
                     other.serving()
                 with pytest.raises(BrokerFailed):
@@ -92,7 +92,7 @@ def test_a_removed_directory_is_reported_at_once(tmp_path: Path, anew: bool) -> 
                 assert json.loads(get(f"{endpoints['http']}/topics.json"))["store"]["failed"]
                 assert command.end() == 0
                 assert "Traceback" not in command.log
-                if anew:
+                if recreated:
                     assert other.end() == 0
 
 

@@ -273,7 +273,7 @@ async def test_the_ceiling_is_for_what_is_not_whole():
         assert core.session.lost == []
 
 
-async def test_large_parts_count_together_and_each_message_anew():
+async def test_large_parts_of_each_message_count_together():
     with Driven() as core:
         other = core.link(max_size=100_000, max_parts=2)
         await core.feed(other, message(bytes(60_000), bytes(40_000)) * 2 + message(bytes(100_000)))

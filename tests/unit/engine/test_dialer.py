@@ -222,7 +222,7 @@ async def test_when_every_address_fails_the_report_says_the_most_telling_reason(
     assert "refused" not in failure.lower()
 
 
-async def test_a_name_is_resolved_anew_each_time(make, monkeypatch):
+async def test_a_name_is_resolved_for_each_attempt(make, monkeypatch):
     """A service that moves is found at its new address."""
     with held("127.0.0.1", "127.0.0.2") as port:
         await _moves(make, monkeypatch, port)

@@ -38,7 +38,7 @@ async def test_an_ipc_file_goes_with_its_socket(make, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_path_whose_file_was_deleted_is_bound_anew_and_the_old_listener_ends(make, tmp_path):
+async def test_a_path_whose_file_was_deleted_is_bound_again_and_the_old_listener_ends(make, tmp_path):
     pull = make(omq.PULL)
     monitor = pull.monitor()
     first = pull.bind(f"ipc://{tmp_path}/s")
@@ -56,8 +56,8 @@ async def test_a_path_whose_file_was_deleted_is_bound_anew_and_the_old_listener_
     await pull.close()
     assert list(tmp_path.iterdir()) == []
     events = [(event.kind, event.reason) async for event in monitor if event.kind in ("listening", "closed")]
-    anew = "bound again: its file was deleted"
-    assert events == [("listening", ""), ("closed", anew), ("listening", ""), ("closed", "the socket is closed")]
+    reason = "bound again: its file was deleted"
+    assert events == [("listening", ""), ("closed", reason), ("listening", ""), ("closed", "the socket is closed")]
 
 
 @on_both_loops

@@ -36,7 +36,7 @@ async def test_the_interval_grows_up_to_its_ceiling(make, pauses, free_place, mo
         monitor.close()
 
 
-async def test_the_interval_starts_anew_after_a_handshake(make, pauses, free_place):
+async def test_the_interval_restarts_after_a_handshake(make, pauses, free_place):
     """A peer that served for a while and left is dialled after the first interval, not after the last one."""
     pull = make(omq.PULL, bind=free_place)
     where = pull.endpoints[0]

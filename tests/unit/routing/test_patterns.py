@@ -294,7 +294,7 @@ def test_a_subscriber_tells_of_each_subscription_and_of_the_last_end():
     assert join(pattern).far.unread == 1
 
 
-def test_a_subscriber_that_is_made_anew_wants_what_it_wanted():
+def test_a_recreated_subscriber_has_the_same_subscriptions():
     before = make(T.SUB, subscribe=[b"opt"])
     for prefix in (b"opt", b"a", b"a"):
         before.book.subscribe(prefix)

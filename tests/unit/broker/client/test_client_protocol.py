@@ -888,7 +888,7 @@ def test_jobs_that_nobody_has_seen_are_given_back():
 
 
 @pytest.mark.parametrize(("replay", "reset"), [(None, False), ("latest", True), ("earliest", True), (3, True)])
-def test_only_who_says_where_to_begin_begins_a_name_anew(replay, reset):
+def test_only_a_given_replay_restarts_a_durable_subscription(replay, reset):
     core = ready()
     _, begin = core.subscribe("t", replay, "n", 1000)
     said = json.loads(core.out[-1][3])

@@ -263,7 +263,7 @@ def test_a_node_without_state_of_a_dead_owners_messages_is_not_waited_for() -> N
     assert one._takeover.is_complete("c", 41.0)
 
 
-def test_a_peer_that_has_started_anew_is_asked_anew() -> None:
+def test_a_restarted_peer_is_asked_again() -> None:
     one = possessing("b", "d")
     for peer in "b", "d":
         send(one, "TOLD", peer, "c", {"have": [C(1), C(2)]}, 31.0)
@@ -357,7 +357,7 @@ def test_an_owner_hears_what_it_has_stated_itself_where_its_store_has_lost_that(
     assert one.acked.next_time("a", stem, 5) == 201
 
 
-def test_a_peer_that_begins_anew_is_asked_about_all() -> None:
+def test_a_restarted_peer_is_asked_about_all() -> None:
     """Its disk may be as it was, and have lost what it had not synced."""
     one = node("b", "c")
     hear(one, "b", "c")

@@ -99,13 +99,13 @@ def test_a_refused_topic_can_be_deleted(again: Again, directory: Path, persisten
     assert store.log.refused == {}
     with pytest.raises(UnknownTopic):
         store.do(DeleteTopic(topic))
-    anew = store.make("t")
-    assert anew > topic
+    recreated = store.make("t")
+    assert recreated > topic
     for name in ("strong", "weak"):
         until(lambda name=name: not [key for key in keys(store.log, name) if key[1:5] == topic.to_bytes(4, "big")])
     store = again()
     assert store.log.findings == []
-    assert store.append(anew, b"b").first == 1
+    assert store.append(recreated, b"b").first == 1
     assert store.read(other) == [(1, b"a")]
 
 
