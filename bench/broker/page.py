@@ -61,5 +61,5 @@ def machine(kind: str) -> str:
 
 
 def case_keys() -> list[str]:
-    """The case_keys of all cases: what the page has marks for."""
+    """Returns the keys of all cases; the page has marks for each."""
     return [case.key for case in cases(BrokerLoad(1024, 1000, PAGE_BURST_S, 1, 1)) if case.scenario in SCENARIOS]

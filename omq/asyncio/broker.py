@@ -80,7 +80,8 @@ class Client(Calls[Subscription, Consumer], AsyncClosing):
     Raises:
         EndpointError: The endpoint is not valid.
         OptionError: An option is unknown, or its value is not valid.
-        ValueError: *timeout* is negative or not a number.
+        ValueError: *timeout* is negative or NaN.
+        TypeError: *timeout* is not a number.
     """
 
     _connection: AsyncConnection

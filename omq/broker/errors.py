@@ -112,7 +112,10 @@ class Overrun(BrokerError):
 
 
 class Busy(BrokerError):
-    """Raised when the broker has no room for a request now; nothing was stored. `Client` repeats publications."""
+    """Raised when the broker has no room for a request now; it had no effect.
+
+    `Client` repeats every request but `subscribe` and `consume`.
+    """
 
     code = "busy"
 

@@ -31,6 +31,8 @@ WINDOW_BYTES: Final = 64 << 20
 #: The defaults of a consumer.
 DEFAULT_PREFETCH: Final = 100
 DEFAULT_ACK_TIMEOUT_S: Final = 30.0
+MIN_ACK_TIMEOUT_S: Final = 0.01
+MAX_ACK_TIMEOUT_S: Final = 1e9
 #: The most credit of a subscription.
 MAX_CREDIT_BYTES: Final = 64 << 20
 #: The most credit of a consumer, in messages.

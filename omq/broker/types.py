@@ -135,7 +135,7 @@ class Committed:
 
 
 class DeliveryConsumer(Protocol):
-    """A consumer of either client. In asyncio each call returns an awaitable that waits until its effect is durable."""
+    """A consumer of either client. In asyncio each call returns an awaitable for its acks and nacks to be durable."""
 
     def acknowledge(self, delivery: Delivery) -> Awaitable[None] | None:
         """Acknowledges a delivery."""

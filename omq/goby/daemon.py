@@ -111,9 +111,9 @@ class Daemon:
         self.name = settings.app.name or NAME
         self.endpoints: dict[str, str] = {}
         configured: Sequence[str] = settings.hold.required_client
-        # Anything else, such as bytes, is reported as a name that is not valid.
-        one = isinstance(required_clients, str | bytes) or not isinstance(required_clients, Iterable)
-        names = [required_clients] if one else list(required_clients)
+        # bytes are iterable, too; as a single name, `check_client_name` rejects them.
+        is_single = isinstance(required_clients, str | bytes) or not isinstance(required_clients, Iterable)
+        names = [required_clients] if is_single else list(required_clients)
         for argument, group in (("hold.required_client", configured), ("required_clients", names)):
             for required in group:
                 check_client_name(argument, required)

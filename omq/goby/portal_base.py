@@ -206,7 +206,7 @@ class PortalBase(Generic[_Subscription]):
         self._hold = True
         self._other_released = False  # the manager has released another client: ask at once
         self._released = False
-        self._release_count = 0  # how often all that waited at a release was sent
+        self._release_count = 0  # releases whose held publications are all sent
         self._barrier_count = 0
         self._no_barrier_until = float("-inf")  # until then the router does not forward subscriptions
         self._set_up()
@@ -742,7 +742,7 @@ class PortalBase(Generic[_Subscription]):
             return True
         self._barrier_count += 1
         name = self._name.replace("/", "_")
-        prefix = f"/omq::goby::_word/{name}/{self._pid}/{id(self):x}/{self._barrier_count}/".encode()
+        prefix = f"/omq::goby::_barrier/{name}/{self._pid}/{id(self):x}/{self._barrier_count}/".encode()
         self._subscribe(prefix, by_answers=by_answers)
         passed = await self._wait_subscribed(prefix, BARRIER_TIMEOUT_S / 2)
         if not passed and await self._wait_subscribed(b"", 0):

@@ -17,9 +17,8 @@ from omq.message import PeerInfo
 __all__ = ["ConnectionEvents", "log_connection"]
 
 MAX_EVENTS: Final = 1 << 20  # events that are queued
-MAX_LAST_BATCHES: Final = (
-    64  # batches in which the last messages of a peer may arrive, while other peers continue to send
-)
+#: Batches in which the last messages of a peer may arrive while other peers continue to send.
+MAX_LAST_BATCHES: Final = 64
 
 
 class ConnectionEvents:

@@ -64,7 +64,7 @@ class Append(Write):
         sequence: The producer's number of this append.
         first_outstanding: The lowest sequence that the producer may repeat; it has the answers of all lower ones.
         repeats_only: Store nothing: answer a repetition, and fail with `TopicFull` otherwise.
-        first: The id of the first record; 0 where the sequence is below `first_outstanding` and its id was dropped.
+        first: The id of the first record; 0 if the sequence is below `first_outstanding` and its id was dropped.
         timestamp: The timestamp of the block, in microseconds since 1970.
         duplicate: True for a repetition.
     """

@@ -49,7 +49,7 @@ class QueueOwner(Protocol):
     def delivering(self, count: int, size: int, tries: int) -> None:
         """Reports that `count` messages of a block of `size` bytes are delivered, for the `tries`-th time.
 
-        The queue does not call `touch` and `changed` for a delivery.
+        The owner also does what `touch` and `changed` do: the queue does not call them for a delivery.
         """
 
     def finished(self, first: int, last: int) -> None:

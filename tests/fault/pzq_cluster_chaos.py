@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 from tests.fault.pzq_chaos import PRODUCERS, Clients, read
-from tests.support.pzq_nodes import TIMEOUT, Node, empty, whole
+from tests.support.pzq_nodes import TIMEOUT_S, Node, empty, whole
 from tests.support.waits import until
 
 CALM = 500  # messages
 BOUND = 60.0  # seconds for anything to come to rest
-SETTLING = 3 * TIMEOUT * 1e6  # microseconds after a fault in which who delivers what may change hands
+SETTLING = 3 * TIMEOUT_S * 1e6  # microseconds after a fault in which who delivers what may change hands
 
 
 class PzqClusterChaos(Clients):
@@ -84,7 +84,7 @@ class PzqClusterChaos(Clients):
 
     def _wait_away(self) -> None:
         """Sometimes so long that others take over, sometimes not."""
-        time.sleep(self._chance.choice((0.0, 0.5 * TIMEOUT, 2.0 * TIMEOUT)))
+        time.sleep(self._chance.choice((0.0, 0.5 * TIMEOUT_S, 2.0 * TIMEOUT_S)))
 
     def _kill_client(self) -> None:
         name = self._chance.choice(sorted(self._processes))

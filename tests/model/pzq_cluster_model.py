@@ -30,7 +30,7 @@ from omq.pzq.cluster.leadership import Leadership, StaleDirectory
 from omq.pzq.cluster.node import Node
 
 NAMES = ("a", "b", "c")
-TIMEOUT = 4.0
+TIMEOUT_S = 4.0
 HEALING = 26  # rounds within which a whole cluster is at rest again
 
 LINKS = ("cut", "slow", "thin", "twice")
@@ -85,7 +85,7 @@ class Machine:
         leadership = Leadership(
             self.name,
             [name for name in NAMES if name != self.name],
-            timeout=TIMEOUT,
+            timeout=TIMEOUT_S,
             incarnations=self.starts,
             now=now,
             store=self.store,
@@ -509,7 +509,7 @@ class Cluster:
 
 
 def _ago(now: float, when: float) -> float:
-    return min(now - when, TIMEOUT + 1)
+    return min(now - when, TIMEOUT_S + 1)
 
 
 def _of_node(node: Node, now: float) -> Any:
@@ -540,7 +540,7 @@ def _of_node(node: Node, now: float) -> Any:
         sorted(node.acked),
         sorted((owner, sorted(stated.items())) for owner, stated in node.acked.to_json().items()),
         node._sent_checkpoints[0],
-        min(now - node._sent_checkpoints[1], 2 * TIMEOUT),
+        min(now - node._sent_checkpoints[1], 2 * TIMEOUT_S),
         sorted(node._unscanned),
         [
             (peer, owner, list(keys))
@@ -553,7 +553,7 @@ def _of_node(node: Node, now: float) -> Any:
             for peer, in_flight in node._in_flight.items()
         ],
         sorted(
-            (owner, it and (it[0], it[2]), it and min(now - when, 2 * TIMEOUT))
+            (owner, it and (it[0], it[2]), it and min(now - when, 2 * TIMEOUT_S))
             for owner, (it, when) in node._compared.items()
         ),
         asked,

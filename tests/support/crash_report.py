@@ -49,7 +49,7 @@ class CrashReport:
         self._file = self._path.open("wb", buffering=0)
         self._failed: list[str] = []
         faulthandler.enable(self._file)
-        self._watch = _tell_of_c(self._file.fileno())
+        self._watch = _install(self._file.fileno())
         self._note(f"of process {os.getpid()}")
 
     def _note(self, *lines: str) -> None:
@@ -126,20 +126,96 @@ def _alive(path: Path) -> bool:
 
 
 _LIBRARY = PLACE / "crash_report.so"
+#: The part in C: the stack of the thread that died, and the end of stderr. It does not allocate, since the heap may be
+#: corrupt.
+_SOURCE = r"""
+#define _GNU_SOURCE
+#include <execinfo.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const int signals[] = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+enum { COUNT = sizeof signals / sizeof *signals };
+static struct sigaction previous[COUNT];
+static int out;
+
+static void write_report(const char *text, size_t size) {
+    ssize_t ignored = write(out, text, size);
+    (void)ignored;
+}
+
+static void on_signal(int number, siginfo_t *info, void *context) {
+    static char text[1000];
+    struct stat about;
+    void *frames[60];
+    (void)info, (void)context;
+    write_report("stack\n", 6);
+    backtrace_symbols_fd(frames, backtrace(frames, 60), out);
+    write_report("stderr\n", 7);
+    if (fstat(2, &about) == 0 && S_ISREG(about.st_mode)) {
+        off_t from = about.st_size > (off_t)sizeof text ? about.st_size - (off_t)sizeof text : 0;
+        ssize_t size = pread(2, text, sizeof text, from);
+        if (size > 0)
+            write_report(text, (size_t)size);
+    }
+    write_report("\nthreads\n", 9);
+    for (int i = 0; i < COUNT; i++) /* faulthandler's handler writes the stacks of the Python threads */
+        if (signals[i] == number)
+            sigaction(number, &previous[i], NULL);
+    raise(number);
+}
+
+/* A kernel timer that sends SIGABRT after some seconds, also while another thread has the GIL. 0 stops it. */
+int watch(int seconds) {
+    static timer_t timer;
+    static int made;
+    struct itimerspec once;
+    if (!made) {
+        struct sigevent event;
+        memset(&event, 0, sizeof event);
+        event.sigev_notify = SIGEV_SIGNAL;
+        event.sigev_signo = SIGABRT;
+        if (timer_create(CLOCK_MONOTONIC, &event, &timer) < 0)
+            return -1;
+        made = 1;
+    }
+    memset(&once, 0, sizeof once);
+    once.it_value.tv_sec = seconds;
+    return timer_settime(timer, 0, &once, NULL);
+}
+
+int install(int fd) {
+    struct sigaction action;
+    void *frame[1];
+    out = fd;
+    backtrace(frame, 1); /* the first call loads libgcc, which must not happen in the handler */
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = on_signal;
+    action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
+    for (int i = 0; i < COUNT; i++)
+        if (sigaction(signals[i], &action, &previous[i]) < 0)
+            return -1;
+    return 0;
+}
+"""
 
 
 def _compiled() -> None:
-    """Makes the part in C, where there is a compiler; a pytest that starts others does it for all."""
+    """Compiles the part in C if there is a compiler; the main process does so for its workers."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return
-    source, made = Path(__file__).with_suffix(".c"), PLACE / f"crash_report.{os.getpid()}.so"
-    if subprocess.run([compiler, "-shared", "-fPIC", "-O1", source, "-o", made], check=False).returncode == 0:
-        made.rename(_LIBRARY)  # at once: another pytest of this tree may load it just now
+    made = PLACE / f"crash_report.{os.getpid()}.so"
+    command = [compiler, "-x", "c", "-shared", "-fPIC", "-O1", "-", "-o", str(made)]
+    if subprocess.run(command, input=_SOURCE, text=True, check=False).returncode == 0:
+        made.rename(_LIBRARY)  # atomic: another pytest of this tree may load it now
 
 
-def _tell_of_c(fd: int) -> Callable[[int], object]:
-    """Has the stack of C told, too; what aborts the process after so many seconds, and with 0 no more."""
+def _install(fd: int) -> Callable[[int], object]:
+    """Installs the handler in C; returns the function that aborts the process after some seconds (0: never)."""
     if not _LIBRARY.exists():
         return lambda seconds: None
     library = ctypes.CDLL(str(_LIBRARY))

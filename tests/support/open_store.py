@@ -9,7 +9,7 @@ from omq.store.errors import DamagedError
 from omq.store.interface import Append, MakeTopic, Write
 from omq.store.memory import MemoryStore
 
-TIMEOUT = 30.0
+TIMEOUT_S = 30.0
 
 
 class Opened:
@@ -55,12 +55,12 @@ class Opened:
         """Waits until writes are finished."""
         with self._changed:
             for write in writes:
-                assert self._changed.wait_for(lambda write=write: any(one is write for one in self.done), TIMEOUT)
+                assert self._changed.wait_for(lambda write=write: any(one is write for one in self.done), TIMEOUT_S)
 
     def wait_grown(self, topic: int, last: int) -> None:
         """Waits until an id of a topic can be read."""
         with self._changed:
-            assert self._changed.wait_for(lambda: self.grown.get(topic, 0) >= last, TIMEOUT)
+            assert self._changed.wait_for(lambda: self.grown.get(topic, 0) >= last, TIMEOUT_S)
 
     def try_(self, *writes: Write) -> None:
         """Submits writes together, and waits for them."""

@@ -22,7 +22,7 @@ require("lmdb")  # each node has its store on disk
 
 ROOT = Path(__file__).parents[2]
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
-TIMEOUT = 1.0  # seconds after which a node is silent
+TIMEOUT_S = 1.0  # after which a node counts as silent
 
 
 class Node:
@@ -63,7 +63,7 @@ class Node:
             *(sys.executable, "-m", "omq.cli.main", "pzq", "--database", str(inside / self.database.name)),
             *("--receive-dsn", self.receive, "--send-dsn", self.send, "--monitor-dsn", self.monitor),
             *("--broadcast-dsn", self.broadcast, "--nodes", others, "--ready-file", str(inside / self._ready.name)),
-            *("--timeout-nodes", str(int(TIMEOUT * 1e6)), "--timeout-replication", "2000000"),
+            *("--timeout-nodes", str(int(TIMEOUT_S * 1e6)), "--timeout-replication", "2000000"),
             *("--reaper-frequency", "100000", *options),
         )
         self._command = wrap(*self._bare)

@@ -158,7 +158,8 @@ class AsyncSubscription(SubscriptionBase[AckAwaitable], AsyncStream[Message]):
 class AsyncConsumer(ConsumerBase[AckAwaitable], AsyncStream[Delivery]):
     """A consumer of a round-robin topic; see `omq.broker.Consumer`.
 
-    `ack`, `nack` and `in_progress` return an awaitable that waits until the effect is durable; it need not be awaited.
+    `ack`, `nack` and `in_progress` return an awaitable that waits until earlier acks and nacks are durable. The call
+    alone is enough.
     """
 
     _shown_as = "omq.asyncio.broker.Consumer"

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain, islice
-from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from omq._core.blocks import encode, encode_record
@@ -20,7 +19,15 @@ from omq.broker.client.client_protocol import BLOCK_BYTES, BLOCK_RECORDS, Pendin
 from omq.broker.client.connection import ConnectionBase
 from omq.broker.client.stream_state import CREDIT_BYTES, StreamState
 from omq.broker.errors import TooLarge
-from omq.broker.protocol import DEFAULT_ACK_TIMEOUT_S, DEFAULT_PREFETCH, check_name, pack_json, u64
+from omq.broker.protocol import (
+    DEFAULT_ACK_TIMEOUT_S,
+    DEFAULT_PREFETCH,
+    MAX_ACK_TIMEOUT_S,
+    MIN_ACK_TIMEOUT_S,
+    check_name,
+    pack_json,
+    u64,
+)
 from omq.broker.types import Committed, DurableInfo, Record, Records, TopicInfo
 from omq.socket_base import check_timeout, checked_count
 from omq.types import UNSET, Unset
@@ -99,7 +106,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         records = encode_record(body, key, headers)
         deadline = connection.deadline()
         if not core.has_room(len(records)):
-            await connection.wait_for(partial(core.has_room, len(records)), deadline, "room for a message")
+            await connection.wait_for(partial(core.has_room, len(records)), deadline, "an answer to an earlier request")
 
         def ask() -> list[PendingRequest]:
             request = core.append(topic, records)
@@ -153,7 +160,7 @@ class Calls(Generic[_Subscription, _Consumer]):
             for records, count in pack(bodies, core.max_body, in_flight):
                 if not may_send(len(records), count):
                     ready = partial(may_send, len(records), count)
-                    await connection.wait_for(ready, connection.deadline(), "an answer to a publication")
+                    await connection.wait_for(ready, connection.deadline(), "an answer to an earlier request")
                 while asked and asked[0][0].done:
                     take()
                 connection.run_locked(lambda: asked.append((ask(records), count)))  # noqa: B023 - called at once
@@ -161,9 +168,8 @@ class Calls(Generic[_Subscription, _Consumer]):
                 await connection.finish(asked[0][0], connection.deadline())
                 take()
         finally:
-            connection.give_up(
-                [request for request, _ in reversed(asked)]
-            )  # the last first: none is stored after a gap
+            # The last one first: the broker must not store a request after it has dropped an earlier one.
+            connection.give_up([request for request, _ in reversed(asked)])
         return answers
 
     async def stage(
@@ -215,11 +221,11 @@ class Calls(Generic[_Subscription, _Consumer]):
         self, topic: str, *, ack_timeout: float = DEFAULT_ACK_TIMEOUT_S, credit: int = DEFAULT_PREFETCH
     ) -> _Consumer:
         """Adds a consumer to a round-robin topic; see `omq.broker.Client.consume`."""
+        allowed = f"must be {MIN_ACK_TIMEOUT_S} to {MAX_ACK_TIMEOUT_S:.0f} seconds"
         if isinstance(ack_timeout, bool) or not isinstance(ack_timeout, int | float):
-            kind = type(ack_timeout).__name__
-            raise TypeError(f"ack_timeout={ack_timeout!r:.80}: must be a number of seconds above 0, not {kind}")
-        if not 0 < ack_timeout < inf:
-            raise ValueError(f"ack_timeout={ack_timeout!r:.80}: must be a number of seconds above 0")
+            raise TypeError(f"ack_timeout={ack_timeout!r:.80}: {allowed}, not {type(ack_timeout).__name__}")
+        if not MIN_ACK_TIMEOUT_S <= ack_timeout <= MAX_ACK_TIMEOUT_S:
+            raise ValueError(f"ack_timeout={ack_timeout!r:.80}: {allowed}")
         credit = checked_count("credit", credit)
         core = self._connection.core
         return await self._open(lambda: core.consume(topic, ack_timeout, credit), self._make_consumer)
@@ -242,9 +248,9 @@ class Calls(Generic[_Subscription, _Consumer]):
     async def offset_after(self, topic: str, start: int, stop: int, size: int) -> int:
         """Returns the id before which messages have a number of bytes; see `omq.broker.Client.offset_after`."""
         named = check_name(topic).encode()
-        start, stop, size = (
-            checked_count(name, value, 0) for name, value in (("start", start), ("stop", stop), ("size", size))
-        )
+        start = checked_count("start", start, 0)
+        stop = checked_count("stop", stop, 0)
+        size = checked_count("size", size, 0)
         while start < stop:
             answer = await self._connection.ask(protocol.OFFSET_AFTER, named, u64(start), u64(stop), u64(size))
             before, (start, seen) = start, map(protocol.number, answer)

@@ -101,12 +101,12 @@ class ConnectionMonitor:
             f"{endpoint}: the broker has rejected this client: its key, user or password is not valid"
         )
 
-    def failure(self, endpoint: str, timeout: float | None) -> str:
-        """Returns the text of the error that there is no connection after *timeout* seconds."""
+    def failure(self, endpoint: str) -> str:
+        """Returns the text of the error that there is no connection in time."""
         if self.handshake_failed:
-            return f"{endpoint}: no handshake has succeeded within {timeout} s: {self.failure_reason}"
+            return f"{endpoint}: no handshake has succeeded in time: {self.failure_reason}"
         detail = f"; last failure: {self.failure_reason}" if self.failure_reason else ""
-        return f"{endpoint}: not connected to a broker within {timeout} s{detail}"
+        return f"{endpoint}: not connected to a broker in time{detail}"
 
     def handle(self, event: Event) -> bool:
         """Handles an event. Returns whether it ends the connection."""
@@ -310,8 +310,8 @@ class ConnectionBase:
     async def submit(self, ask: Callable[[], Sequence[PendingRequest]], deadline: float | None) -> list[PendingRequest]:
         """Calls a function that makes requests, and waits for the answer to the first one.
 
-        If anything raises, also a signal handler, the requests are given up: the next connection would repeat them
-        after later ones.
+        If anything raises, also a signal handler, the requests are given up. Otherwise the next connection would send
+        them again, after later requests.
 
         Raises:
             BrokerError: See `ask`.
@@ -351,7 +351,7 @@ class ConnectionBase:
             return BrokerTimeout(
                 f"{self.endpoint}: {'the broker is busy: ' if busy else ''}{what} has not arrived in time"
             )
-        return BrokerTimeout(self._connection_monitor.failure(self.endpoint, self.timeout))
+        return BrokerTimeout(self._connection_monitor.failure(self.endpoint))
 
     def give_up(self, requests: Sequence[PendingRequest]) -> None:
         """Gives up requests for which no call waits."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BATCH_BYTES: Final = 16 << 20  #: Of the bodies, keys and headers of one `Columns`, about.
 #: The columns in addition to ids and timestamps.
 PARTS: Final = ("bodies", "keys", "headers")
-READ_BYTES: Final = 2 << 20  #: That one `READ` requests.
+READ_BYTES: Final = 2 << 20  #: The bytes of records that one READ requests.
 
 
 def check_reading(start: int | None, stop: int | None, limit: int | None) -> None:

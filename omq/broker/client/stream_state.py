@@ -334,7 +334,7 @@ def _check_block(header: bytes, records: bytes) -> tuple[int, int]:
         ValueError: The header is not valid, or does not have the size of the records.
     """
     first, count, _, size = read_header(header)
-    if size != len(records) or not count:
+    if size != len(records) or not 1 <= count <= size:  # a record has at least one byte
         raise ValueError(f"a block of {count} records and {size} bytes has {len(records)} bytes")
     return first, count
 

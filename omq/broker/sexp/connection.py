@@ -53,11 +53,11 @@ class Limits:
         handshake_timeout: The time until a connection must have sent `Connect`.
         linger: The time for the peer to close its side after the server has closed its own.
         close_timeout: The time to send answers when the broker stops.
-        transient_window: The messages of transient topics that may wait for a slow subscriber.
-        window: The messages of persistent topics that may wait for a subscriber; the rest waits in the store.
-        consumer_window: The messages of round-robin topics that may wait: other consumers cannot get these.
-        publish_window: The publications that may wait for the store before the connection is no longer read.
-        answer_window: The answers that may wait for the client before the connection is no longer read.
+        transient_window: The bytes of transient messages that may wait for a slow subscriber.
+        window: The bytes of persistent messages that may wait for a subscriber; the rest waits in the store.
+        consumer_window: The bytes of round-robin messages that may wait: other consumers cannot get these.
+        publish_window: The bytes of publications that may wait for the store before the connection is no longer read.
+        answer_window: The bytes of answers that may wait for the client before the connection is no longer read.
     """
 
     ping_interval: float = 25.0
@@ -76,10 +76,10 @@ class FrameCache:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._cache: dict[tuple[int, bytes], tuple[bytes, list[int]]] = {}
+        self._cache: dict[tuple[int, bytes], tuple[int, bytes, list[int]]] = {}
 
-    def encode(self, header: bytes, records: memoryview, topic_id: int) -> tuple[bytes, list[int]]:
-        """Returns the frames of a block, and the end offset of each frame."""
+    def encode(self, header: bytes, records: memoryview, topic_id: int) -> tuple[int, bytes, list[int]]:
+        """Returns the first id of a block, its frames, and the end offset of each frame."""
         key = (topic_id, header)
         frames = self._cache.get(key)
         if frames is None:
@@ -502,8 +502,8 @@ class SexpSubscriptionSink:
 
     def send_block(self, header: bytes, records: memoryview, deliveries: bytes) -> None:
         """Sends a block of the topic; see `Sink.send_block`."""
-        data, ends = self.connection.frames.encode(header, records, self.topic.id)
-        self._queue(data, ends, blocks.read_header(header)[0])
+        first, data, ends = self.connection.frames.encode(header, records, self.topic.id)
+        self._queue(data, ends, first)
 
     def _queue(self, data: bytes, ends: list[int], first: int) -> None:
         self.connection.transport.write(data)

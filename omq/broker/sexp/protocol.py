@@ -343,8 +343,8 @@ def write_frame(frame: Frame) -> bytes:
             return _framed(_TYPE_OF[type(frame)], encode(record))
 
 
-def write_block(header: bytes, records: memoryview, topic_id: int) -> tuple[bytes, list[int]]:
-    """Encodes the messages of a block as frames; returns the frames and the end offset of each.
+def write_block(header: bytes, records: memoryview, topic_id: int) -> tuple[int, bytes, list[int]]:
+    """Encodes the messages of a block as frames; returns the first id, the frames, and the end offset of each.
 
     It parses the records itself: `blocks.decode` copies each body, and verifies checksums that the store has verified.
     """
@@ -362,7 +362,7 @@ def write_block(header: bytes, records: memoryview, topic_id: int) -> tuple[byte
         pieces.append(records[body:at])
         end += MESSAGE_HEAD.size + at - body
         ends.append(end)
-    return b"".join(pieces), ends
+    return first, b"".join(pieces), ends
 
 
 def _skip_extras(records: memoryview, at: int, flags: int) -> int:

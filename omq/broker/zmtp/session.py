@@ -52,8 +52,6 @@ _MAX_READS: Final = 4096
 #: Topics that are listed in one turn of the loop.
 _LIST_BATCH: Final = 128
 _DEFAULT_CREDIT_BYTES: Final = 1 << 20
-_MIN_ACK_TIMEOUT_S: Final = 0.01
-_MAX_ACK_TIMEOUT_S: Final = 1e9
 _CLIENT: Final = re.compile(r"[0-9a-fA-F]{32}")
 
 #: The parts of a message to a client.
@@ -670,10 +668,9 @@ class ClientSession:
         timeout = arguments.get("ack_timeout", p.DEFAULT_ACK_TIMEOUT_S)
         if isinstance(timeout, bool) or not isinstance(timeout, int | float):
             raise SyntaxFault(f"ack_timeout={timeout!r:.40}: must be a number of seconds")
-        if not _MIN_ACK_TIMEOUT_S <= timeout <= _MAX_ACK_TIMEOUT_S:
-            raise SyntaxFault(
-                f"ack_timeout={timeout!r:.40}: must be {_MIN_ACK_TIMEOUT_S} to {_MAX_ACK_TIMEOUT_S:.0f} seconds"
-            )
+        if not p.MIN_ACK_TIMEOUT_S <= timeout <= p.MAX_ACK_TIMEOUT_S:
+            allowed = f"{p.MIN_ACK_TIMEOUT_S} to {p.MAX_ACK_TIMEOUT_S:.0f} seconds"
+            raise SyntaxFault(f"ack_timeout={timeout!r:.40}: must be {allowed}")
         sink = ConsumerSink(self, tag, topic)
         sink.reader = self.broker.consume(topic, sink, ack_timeout=float(timeout), credit=credit)
         self.tags[tag] = sink

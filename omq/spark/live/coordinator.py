@@ -126,7 +126,8 @@ class Coordinator:
                 report = channel.recv()
                 with self._changed:
                     receiver.status = report["status"]
-                    receiver.answered = report.get("request", receiver.answered)
+                    # Two threads may have sent their requests in another order.
+                    receiver.answered = max(receiver.answered, report.get("request", 0))
                     self._changed.notify_all()
         finally:
             with self._changed:
@@ -147,9 +148,13 @@ class Coordinator:
         """
         with self._changed:
             suspect = self._receivers.get(name)
-            if suspect is not None and suspect.address.name == broken:
-                request = next(self._requests)
-                suspect.send(report=request)
+        if suspect is not None and suspect.address.name != broken:
+            suspect = None
+        request = next(self._requests)
+        if suspect is not None:
+            suspect.send(report=request)  # without the lock: the suspect may not read
+        with self._changed:
+            if suspect is not None:
                 # A receiver that does not report is no longer registered after FROZEN_TIMEOUT_S, so this wait ends.
                 self._changed.wait_for(lambda: self._has_answered(suspect, request))
             self._changed.wait_for(lambda: name in self._receivers or name not in self._starting)

@@ -44,7 +44,7 @@ log = logging.getLogger("omq.spark")
 MAX_MICROBATCH_ROWS: Final = 1 << 24
 MAX_MICROBATCH_BYTES: Final = 1 << 30
 MIN_MICROBATCH_BYTES: Final = 64 << 20  # of the limit in bytes, where memory is short
-MEMORY_DIVISOR: Final = 8  # a microbatch may use an eighth of the available_bytes memory
+MEMORY_DIVISOR: Final = 8  # a microbatch may use an eighth of the available memory
 DEFAULT_TRIGGER_S: Final = 1.0
 DEFAULT_AVAILABLE_NOW_S: Final = 10.0  # of all microbatches together
 
@@ -195,7 +195,7 @@ class Receiver:
 
         Raises:
             StateError: The microbatch has been committed.
-            Unreachable: The receiver is closing, and fills no other microbatch.
+            Unreachable: The receiver is closing.
         """
         self.commit(request["after"])
         number = request["read"]
@@ -413,6 +413,8 @@ class _ReceiverServer:
                     sent.append(batch)
                     _send(channel, batch)
             answer: dict[str, Any] = {"done": True}
+        except Unreachable:
+            return  # the receiver is closing: the task looks for the next one
         except (omq.OmqError, OSError, pa.ArrowException, TypeError, ValueError) as error:
             answer = {"error": str(error), "kind": type(error).__name__}
         channel.send(answer)

@@ -151,7 +151,6 @@ def _decode(answer: dict[str, Any], attached: list[bytearray], descriptors: list
 
 
 _ERRORS = {name: one for name, one in vars(omq).items() if isinstance(one, type) and issubclass(one, omq.OmqError)}
-_ERRORS["Unreachable"] = Unreachable  # from a receiver that is closing: the task looks for the next one
 
 
 def _error(report: dict[str, Any]) -> Exception:

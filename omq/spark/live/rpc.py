@@ -1,7 +1,7 @@
 """Remote calls between the processes of one stream. Both sides prove that they know the stream's secret.
 
 Messages are JSON, with bytes and descriptors attached. Tasks get the secret from the driver with their partitions. A
-peer without it is sent nothing, and is disconnected after the handshake.
+peer without it gets only a nonce, and is disconnected.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sends rows through PUSH and PUB. One process of a host keeps the connection, and the others write through it.
 
 Spark gives the partitions of a stream to any free worker process, so the next microbatch often runs in another one. A
-new connection there would cost the messages on their way in the old one. Therefore the process that opened it keeps it,
+new connection there would lose the messages in transit in the old one. Therefore the process that opened it keeps it,
 and serves the others over a Unix socket. That socket's abstract name is the claim: only one process can bind it, and
 the kernel releases it when that process ends.
 """
@@ -127,14 +127,14 @@ class Sender:
     def _send(self, batch: pa.RecordBatch, sent: RowsSent) -> None:
         names = batch.schema.names
         if "parts" in names:
-            messages = _without_nulls(batch, "parts").to_pylist()
+            messages = _checked_column(batch, "parts").to_pylist()
             bodies: Any = [[_encode_part(part) for part in parts] for parts in messages]
             size = sum(sum(map(len, parts)) for parts in bodies)
         else:
-            bodies = binary_values(_without_nulls(batch, "value"))
+            bodies = binary_values(_checked_column(batch, "value"))
             size = sum(map(len, bodies))
         if "topic" in names:
-            topics: Any = binary_values(_without_nulls(batch, "topic"))
+            topics: Any = binary_values(_checked_column(batch, "topic"))
         else:
             topics = None if self._topic is None else [self._topic] * len(bodies)
         if topics is not None or "parts" in names:
@@ -156,7 +156,7 @@ def _encode_part(part: Any) -> bytes:
     return part.encode() if isinstance(part, str) else part
 
 
-def _without_nulls(batch: pa.RecordBatch, name: str) -> pa.Array:
+def _checked_column(batch: pa.RecordBatch, name: str) -> pa.Array:
     column = batch.column(name)
     if column.null_count:
         raise omq.OptionError(f"column {name!r} has a null, which cannot be sent; filter such rows")

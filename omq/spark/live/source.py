@@ -67,6 +67,7 @@ class SocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         number = _microbatch_number(start) if start else 0
         # Spark calls this after a commit, but `commit` only with the next microbatch.
         self.commit(_offset(number))
+        # Also refreshes the readiness of the receivers for `wait_ready`: their last reports may precede the commit.
         reports = self._reports()
         self._check_lost()
         has_next = True
@@ -128,7 +129,9 @@ class SocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             StateError: A receiver has died, and `failOnDataLoss` is true.
         """
-        for one in [] if self._coordinator is None else self._coordinator.take_lost():
+        if self._coordinator is None:
+            return
+        for one in self._coordinator.take_lost():
             text = _loss_text(one, self._committed)
             if self._settings.fail_on_data_loss:
                 raise omq.StateError(f"{text} (failOnDataLoss=true)")
@@ -141,7 +144,7 @@ def _offset(number: int) -> dict[str, Any]:
 
 
 def _microbatch_number(offset: dict[str, Any]) -> int:
-    """Returns the number of an offset."""
+    """Returns the number of the microbatch in an offset."""
     check_offset(offset, KIND, OFFSET_VERSION, "a live socket")
     return int(offset["microbatch"])
 
@@ -151,7 +154,7 @@ def _loss_text(report: dict[str, Any], committed: int) -> str:
     text = f"{report.get('endpoint', report['connection'])}: the receiver has died"
     if report.get("microbatch") is None:
         return f"{text}; the messages that had arrived there are lost"
-    # Tasks have the read messages of a committed microbatch.
+    # Of a committed microbatch, only the messages that no task has read are lost.
     is_committed = report["microbatch"] <= committed
     return (
         f"{text}; about {report['unread' if is_committed else 'rows']} messages of microbatch {report['microbatch']}"

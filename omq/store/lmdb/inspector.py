@@ -18,7 +18,7 @@ from omq.store.lmdb.environment import Environment
 from omq.store.lmdb.layout import PIECE, STAGE, description, without_checksum
 from omq.store.lmdb.reader import LmdbReader
 from omq.store.lmdb.store_directory import StoreDirectory
-from omq.store.lmdb.wal import FILE_NAME, read_file
+from omq.store.lmdb.wal import WAL_FILE_NAME, read_file
 
 
 class Inspector:
@@ -68,7 +68,7 @@ class Inspector:
                     except DamagedError as error:
                         catalog.damaged[topic.id] = error
         self.topics = {id: topic for id, topic in catalog.topics.items() if id not in catalog.damaged}
-        logged, _, _, file = read_file(self._directory.directory / "weak" / FILE_NAME, self.id)
+        logged, _, _, file = read_file(self._directory.directory / "weak" / WAL_FILE_NAME, self.id)
         if file >= 0:
             os.close(file)
         for write in logged:

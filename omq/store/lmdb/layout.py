@@ -52,21 +52,21 @@ STAGED: Final = 1  # the kind of a block whose content is the key of a piece
 #: What a row has, by the kind of its key.
 _DESCRIPTIONS: Final = {
     b"b": "block",
-    b"n": "the state",
+    b"n": "the state row",
     b"d": "an answer to a producer",
     b"p": "a producer",
     b"w": "the ack floor",
     b"s": "acks page",
     b"r": "the delivery count of id",
     b"o": "a cursor",
-    b"g": "records of sequence",
+    b"g": "the staged piece with the sequence",
     b"G": "stage",
     b"c": "commit",
     b"q": "the damaged range from",
     b"j": "the skipped range from",
     b"h": "the number of the next stage",
-    b"t": "the name and the settings",
-    b"v": "the reserved ids",
+    b"t": "the catalog row",
+    b"v": "the id reservation",
     b"i": "the id of the next topic",
 }
 _NUMBERED: Final = (b"b", b"s", b"r", b"q", b"j")  # the kinds with an id, or the number of a page, after the topic
@@ -124,6 +124,8 @@ def description(key: bytes) -> str:
         return f"{text} {sequence} of the stage with the number {stage}"
     if kind in (b"G", b"c"):
         return f"{text} {key[1:].decode(errors='backslashreplace')!r}"
+    if kind == b"o":  # its name is what `delete_durable` takes
+        text += f" {key[TOPIC.size :].decode(errors='backslashreplace')!r}"
     if kind in _NUMBERED and len(key) == TOPIC_NUMBER.size:
         text += f" {TOPIC_NUMBER.unpack(key)[2]}"
     if kind in _OF_TOPICS and len(key) >= TOPIC.size:

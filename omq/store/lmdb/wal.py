@@ -22,8 +22,8 @@ from omq.store.errors import StoreError
 from omq.store.interface import Append
 from omq.store.internal import LoggedAppend
 
+WAL_FILE_NAME: Final = "notes"  # in the directory of the environment; the name is part of the format on disk
 #: Bounds of the log. A transaction of this many appends takes about 0.1 ms.
-FILE_NAME: Final = "notes"  # in the directory of the environment
 MAX_FILE_BYTES: Final = 256 * 1024
 MAX_WRITES: Final = 64
 #: Above this size of the records, a transaction is not slower than the log.
@@ -50,7 +50,7 @@ class WriteAheadLog:
     def __init__(self, directory: Path, store: str) -> None:
         self.waiting: list[Append] = []
         self.last: dict[int, int] = {}
-        self._path = directory / FILE_NAME
+        self._path = directory / WAL_FILE_NAME
         self._store = store
         self._seed = crc32c(store.encode())
         self._file = -1

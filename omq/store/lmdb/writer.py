@@ -159,7 +159,7 @@ class CommitDelay:
         return self._records + came, self._until - now
 
     def record_wait(self, paid: bool) -> None:
-        """Takes the result of a delay: whether the expected number of records came in time."""
+        """Records whether the expected number of records arrived within the delay."""
         self._skips = 0 if paid else min(2 * self._skips + 1, MAX_SKIPPED_COMMITS)
 
 

@@ -24,7 +24,7 @@ from omq.pzq.cluster.node import SCAN_LIMIT, Node
 from omq.pzq.cluster.replica_batch import consecutive_keys
 from omq.pzq.wire import key_format, stem_of
 
-TIMEOUT = 10.0
+TIMEOUT_S = 10.0
 TELL = ("ASK", "TOLD", "GONE")
 STORES = {name: f"{name}0" * 16 for name in "abc"}
 
@@ -40,7 +40,7 @@ A, B, C, OLD = map(keys_of_store, ("a", "b", "c", "0"))
 def node(*peers: str, replicas: int = 1) -> Node:
     """Node `a`, which has its disk."""
     leadership = Leadership(
-        "a", peers, timeout=TIMEOUT, incarnations=[1], now=0.0, store="a0", leaders={}, fenced=len(peers) > 1
+        "a", peers, timeout=TIMEOUT_S, incarnations=[1], now=0.0, store="a0", leaders={}, fenced=len(peers) > 1
     )
     return Node(leadership, replicas=replicas, replication_timeout=0.1, is_mine=lambda key: key[:-12] == A(0)[:-12])
 
@@ -330,7 +330,7 @@ def test_its_own_is_told_when_it_changes_and_all_of_it_after_a_while() -> None:
     assert done(one, "DONE")[0].body == {"from": "a", "stated": {"a": {stem: [300, [(1, 7)]]}}}
     one.tick(4.0)
     assert not done(one, "DONE")
-    one.tick(1.0 + 2 * TIMEOUT)
+    one.tick(1.0 + 2 * TIMEOUT_S)
     assert set(done(one, "DONE")[0].body["stated"]) == {"a", "b"}
     hear(one, "c", now=22.0, incarnations=[1, 2])  # it was restarted
     one.tick(22.0)
@@ -377,7 +377,7 @@ def test_an_owner_is_told_what_is_lost_of_its_replicas() -> None:
     (told,) = done(one, *TELL)
     assert (told.kind, told.body["to"], told.body["want"]) == ("TOLD", "b", [B(2)])
     owner = Node(
-        Leadership("b", "ac", timeout=TIMEOUT, incarnations=[1], now=0.0, store="b0", leaders={}, fenced=True),
+        Leadership("b", "ac", timeout=TIMEOUT_S, incarnations=[1], now=0.0, store="b0", leaders={}, fenced=True),
         replicas=1,
         replication_timeout=0.1,
         is_mine=lambda key: True,
@@ -425,7 +425,9 @@ def test_what_owners_have_stated_is_looked_for_where_a_queue_is_taken_over() -> 
 def test_messages_that_the_store_has_lost_are_taken_back_from_others() -> None:
     lost: set[str] = set()
     keys = list(stored_keys("a", 1, 3))
-    leadership = Leadership("a", "bc", timeout=TIMEOUT, incarnations=[1], now=0.0, store="a0", leaders={}, fenced=True)
+    leadership = Leadership(
+        "a", "bc", timeout=TIMEOUT_S, incarnations=[1], now=0.0, store="a0", leaders={}, fenced=True
+    )
     one = Node(leadership, replicas=1, replication_timeout=0.1, is_mine=lambda key: key in keys and key not in lost)
     hear(one, "b", "c")
     one.produced(keys, 1, 1.0)
@@ -550,7 +552,7 @@ def test_a_node_learns_from_its_peers_that_its_directory_is_an_older_copy() -> N
 def test_an_older_copy_is_known_by_those_who_were_started_again_since() -> None:
     hear(before := node("b", "c"), "b", incarnations=[1, 2])
     again = Leadership(
-        "a", "bc", timeout=TIMEOUT, incarnations=[1, 7], now=0.0, store="a0", leaders={}, fenced=True,
+        "a", "bc", timeout=TIMEOUT_S, incarnations=[1, 7], now=0.0, store="a0", leaders={}, fenced=True,
         known={**before.leadership.known, "x": ("x0", 1)},
     )  # fmt: skip
     assert again.known == {"b": ("p0", 2)}

@@ -319,7 +319,6 @@ def test_a_task_that_a_closing_receiver_refuses_reads_from_the_next_one(push: om
     def refuse(channel: Channel) -> None:
         refused.append(channel.recv())
         closing.close()
-        channel.send({"error": "the receiver is closing", "kind": "Unreachable"})
 
     with contextlib.closing(RpcServer("receiver", stream.coordinator.secret, refuse)) as server:
         closing = registered(stream, server)

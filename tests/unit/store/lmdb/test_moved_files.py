@@ -10,7 +10,7 @@ import pytest
 from omq._core import blocks
 from omq.store.errors import StoreFailed
 from omq.store.interface import Append
-from tests.support.open_store import TIMEOUT, Opened
+from tests.support.open_store import TIMEOUT_S, Opened
 
 
 def removed(directory: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_replaced_store_stops_and_leaves_the_new_files_alone(directory: Path, 
         store.log.submit(write)
         ending = threading.Thread(target=store.log.close, daemon=True)
         ending.start()
-        ending.join(TIMEOUT)
+        ending.join(TIMEOUT_S)
         assert not ending.is_alive()
         assert store.log.broken is not None
         other.append(theirs, b"4")

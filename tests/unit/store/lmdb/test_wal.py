@@ -20,7 +20,7 @@ from omq.store.lmdb import applier, store_directory, wal
 from omq.store.lmdb.inspector import Inspector
 from omq.store.lmdb.wal import MAX_FILE_BYTES, MAX_WRITE_BYTES, MAX_WRITES
 from tests.support.lmdb_faults import Failing, NoRoom
-from tests.support.open_store import TIMEOUT, Opened
+from tests.support.open_store import TIMEOUT_S, Opened
 
 Again = Callable[..., Opened]
 IDLE = 1000.0  # seconds between syncs, so that only the test causes commits
@@ -29,7 +29,7 @@ IDLE = 1000.0  # seconds between syncs, so that only the test causes commits
 def note(log: Opened, topic: int, *bodies: bytes, producer: bytes = b"", sequence: int = 0) -> Append:
     """Appends through the write-ahead log."""
     write = Append(topic, blocks.encode(bodies), len(bodies), producer, sequence)
-    until = time.monotonic() + TIMEOUT
+    until = time.monotonic() + TIMEOUT_S
     while not log.log.write_at_once([write], allow_wal=True):  # a write of the store itself is in progress
         assert time.monotonic() < until
         time.sleep(0)
