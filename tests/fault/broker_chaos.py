@@ -1,4 +1,4 @@
-"""A broker that is killed again and again under load, and what its clients were told meanwhile."""
+"""A broker that is killed again and again under load, and what it acknowledged to its clients meanwhile."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class BrokerChaos:
         self.seen: list[tuple[int, bytes]] = []
         self.settled: set[int] = set()
         self.position = 0
-        self._acked: set[int] = set()  # said, not known to be durable
-        self._done: set[int] = set()  # said at any time
+        self._acked: set[int] = set()  # sent, not known to be durable
+        self._done: set[int] = set()  # sent at any time
         self._moved = 0
         self._flushing: set[int] = set()
         self._mark = 0
@@ -181,7 +181,7 @@ class BrokerChaos:
     # ------------------------------------------------------------------ what must hold
 
     def check(self) -> None:
-        """Reads everything, and holds it against what was tried and what was told."""
+        """Reads everything, and holds it against what was tried and what was acknowledged."""
         with raw(self._endpoint) as client:
             stored = {topic: self._stored(client, topic) for topic in TOPICS}
         left = {topic: dict(bodies) for topic, bodies in stored.items()}

@@ -39,7 +39,7 @@ class Client:
         self.got.append(text)
 
     def next(self) -> str:
-        """The next thing that it says."""
+        """The next line that it prints."""
         self.published += 1
         return f"{self.name} {self.published}"
 
@@ -114,7 +114,7 @@ class AsyncClient(Client):
 
 
 def crash(name: str, told: dict[str, Any], daemon: Daemon) -> None:
-    """A client that says that it is ready, and is killed then."""
+    """A client that reports itself ready, and is killed then."""
     process = Popen(
         [sys.executable, __file__, name, json.dumps(told)], stdin=PIPE, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}
     )

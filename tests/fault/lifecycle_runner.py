@@ -86,7 +86,7 @@ class LifecycleRunner:
 
     Args:
         endpoints: Gives an endpoint of its own for a number.
-        say: Is told each step and what came of it.
+        say: Is called with each step and its result.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class LifecycleRunner:
 
     async def _connect(self, actor: Actor, endpoint: str) -> None:
         endpoint = await self.twin.do(actor.socket, "connect", endpoint)
-        # A second time is no second connection where that would only do harm.
+        # A second connect makes no second connection where that would only do harm.
         if actor.kind not in ONE or endpoint.startswith("inproc:") or endpoint not in actor.connected:
             actor.connected.append(endpoint)
 
@@ -459,7 +459,7 @@ class LifecycleRunner:
             for side in sides:
                 await self._leave_one(side)
         left, right = ([actor for actor in side if actor.alive] for side in sides)
-        # Who has no room does not read, and so does not see the end of what it would read: so somebody takes.
+        # A socket without room does not read, and so does not see the end of its input: so these take messages.
         over = False
         takers = self._start_takers(left + right, lambda: over)
         parts = self.plan.clean or self.plan.one_peer or "ROUTER" in self.plan.kinds
@@ -548,7 +548,7 @@ class LifecycleRunner:
                 self._take(actor, parts, "last")
             await self._answer(actor, voice, parts)
             if not parts:
-                await self.twin.sleep(0.0005)  # nothing to wait for, or somebody else's turn
+                await self.twin.sleep(0.0005)  # nothing to wait for, or another task's turn
 
     async def _answer(self, actor: Actor, voice: Voice, parts: list[bytes]) -> None:
         """Replies to a request, whose sender waits for it."""
@@ -556,7 +556,7 @@ class LifecycleRunner:
             try:
                 await self._send(actor, voice, [], SOON, parts[0] if parts else b"")
             except (omq.StateError, omq.UnroutableError):
-                pass  # another call was quicker, or nobody waits any more
+                pass  # another call was quicker, or the requester waits no longer
 
     async def _account(self, left: list[Actor], right: list[Actor]) -> None:
         """Every message that was ever accepted comes; what is sent before a close with linger, too."""
@@ -591,7 +591,7 @@ class LifecycleRunner:
         """One message goes over and comes; where the type may drop, one of several."""
         name = receiver.role.options.get("identity", b"")
         if sender.kind == "ROUTER" and (receiver.kind == "REQ" or (receiver.kind == "ROUTER" and not name)):
-            return  # whoever has asked nothing takes nothing; and who has said nothing has no name
+            return  # a peer without a request takes nothing; without a message it has no name
         voice = self._voice(sender)
         numbers: set[int] = set()
         end = time.monotonic() + SOON

@@ -1,6 +1,6 @@
 """A producer or a consumer of a device, as a process that can be killed: pyzmq, and a journal of what it did.
 
-Each line of the journal is written before what it tells is done, or after it has come, by one system call: a kill cuts
+Each line of the journal is written before its action is done, or after it has come, by one system call: a kill cuts
 none in two.
 """
 

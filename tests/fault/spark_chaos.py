@@ -53,7 +53,7 @@ query.awaitTermination()
 
 
 def strike(when: str) -> None:
-    """Kills whom the plan says, if this is its moment."""
+    """Kills the process that the plan names, if this is its moment."""
     path = Path(os.environ[PLAN])
     try:
         plan = json.loads(path.read_text(encoding="ascii"))
@@ -185,7 +185,7 @@ class SparkChaos:
             driver.stdout.close()
 
     def said(self) -> str:
-        """The end of what the drivers have said."""
+        """The end of the drivers' output."""
         return (self._directory / "driver.log").read_text()[-5000:]
 
     def end(self) -> None:

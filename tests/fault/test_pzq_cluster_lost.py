@@ -68,7 +68,7 @@ class Power:
 
 
 def after(node: Node, *some: bytes, done_with: int = 0) -> Power:
-    """Produces, has consumers be done with some, and waits until that is synced."""
+    """Produces, has consumers acknowledge some, and waits until that is synced."""
     before = Power(node).synced
     if some:
         produce(node, *some)
@@ -123,12 +123,12 @@ def test_a_lost_tail_comes_back_and_stays(directories: Iterator[Path], before: i
             nodes[2].kill(signal.SIGTERM)
             assert everything(nodes[:2]) == sorted(bodies("tail"))
             empty(nodes[:2])
-            # A node that was away since has the tail still; nobody remembers of each message that it was acknowledged.
+            # A node that was away since has the tail still; no node remembers of each message that it was acknowledged.
             until(lambda: states(nodes[0], before + COUNT), "it is kept")
             for node in nodes[:2]:
                 node.kill(signal.SIGTERM)
                 node.start()
-                until(lambda: all(node.figures()["nodes_alive"] == 2 for node in nodes[:2]), "they hear each other")
+                until(lambda: all(node.figures()["nodes_alive"] == 2 for node in nodes[:2]), "both are alive")
             nodes[2].start()
             whole(nodes)
             empty(nodes)
@@ -258,7 +258,7 @@ def test_a_directory_that_is_put_back_as_it_was_is_refused(tmp_path: Path, which
 
 @pytest.mark.fault
 def test_a_copy_of_a_node_that_ran_is_refused_where_others_have_what_was_stored_since(tmp_path: Path) -> None:
-    """Its incarnation is that of the directory that it is a copy of, so only the other nodes' records tell it apart."""
+    """Its incarnation is that of the directory that it is a copy of, so only other nodes' records distinguish it."""
     with cluster(tmp_path, "--replicas", "2", "--hard-sync") as nodes:
         produce(nodes[0], *bodies("old"))
         nodes[0].signal(signal.SIGSTOP)
@@ -313,10 +313,10 @@ def test_what_was_acknowledged_in_an_owners_place_is_kept_by_all_who_were_told(t
         nodes[0].kill()
         acknowledged = consume(nodes[1], COUNT - 5)
         have(nodes[1:], 5)
-        time.sleep(2 * TIMEOUT)  # no figure says that it has confirmed
+        time.sleep(2 * TIMEOUT)  # no counter shows that it has confirmed
         nodes[2].kill(signal.SIGTERM)
         nodes[2].start()
-        until(lambda: nodes[2].figures()["nodes_alive"] == 2, "it is heard again")
+        until(lambda: nodes[2].figures()["nodes_alive"] == 2, "it is alive again")
         nodes[1].kill()
         nodes[0].start()
         until(lambda: nodes[0].figures()["nodes_alive"] == 2, "the owner is back")

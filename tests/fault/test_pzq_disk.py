@@ -1,4 +1,4 @@
-"""A device on a disk that is full, fails, or has damage: each is said, and what can go on goes on."""
+"""A device on a disk that is full, fails, or has damage: each is reported, and what can go on goes on."""
 
 import json
 import os

@@ -61,9 +61,9 @@ Frames = Callable[[bytes], bytes]
 
 
 def feed_stream(data: bytes, codec: Codec | None, frames: Frames, *, framed: bool = False) -> None:
-    """Gives bytes to a connection; the first says how.
+    """Gives bytes to a connection; the first selects how.
 
-    It is cut where bit 1 to 5 say: what comes before came behind the handshake. With bit 0, or where *framed*, the rest
+    Bits 1 to 5 give the cut: what comes before came with the handshake. With bit 0, or where *framed*, the rest
     goes through *frames*. With bits 6 and 7 the connection has its own sockets, and the peer hangs up.
     """
     how = data[0] if data else 0

@@ -75,7 +75,7 @@ class Begun:
 
     Args:
         mechanism: What it speaks.
-        heard: What the peer has said so far, behind its greeting.
+        heard: What the peer has sent so far, after its greeting.
         through_glass: Whether its keys hide nothing.
     """
 

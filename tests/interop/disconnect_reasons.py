@@ -18,7 +18,7 @@ from tests.support.raw_zmtp import COMMAND, LONG, header
 EVENT_TIMEOUT_S = 10.0  # seconds for any one event
 COMMAND_LIMIT = 65 * 1024  # bytes of a handshake's command that are waited for
 
-#: The error behind each category. A peer that is "refused" says so itself, and no narrower name fits.
+#: The error behind each category. A peer that is "refused" reports it itself, and no narrower name fits.
 NAMES: dict[HandshakeFailure, type[BaseException] | tuple[type[BaseException], ...]] = {
     HandshakeFailure.MECHANISM: errors.MechanismError,
     HandshakeFailure.PROTOCOL: errors.RemoteProtocolError,

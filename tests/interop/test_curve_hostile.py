@@ -29,7 +29,7 @@ GREETING = 64  # octets
 STEPS = ["HELLO", "INITIATE"]
 NAMED = "does not allow it|without a proper name"
 
-#: A body's fields, their octets, and what is said of one that was altered (RFC 26, The HELLO and The INITIATE Command).
+#: A body's fields, their octets, and the report of an altered one (RFC 26, The HELLO and The INITIATE Command).
 FIELDS: dict[str, list[tuple[int, str]]] = {
     "HELLO": [
         (6, NAMED),
@@ -45,10 +45,10 @@ FIELDS: dict[str, list[tuple[int, str]]] = {
         (10_000, "an INITIATE that does not open"),
     ],
 }
-#: What is said of data that are too short, up to how many octets.
+#: What is reported of data that are too short, up to how many octets.
 SHORT = {"HELLO": (194, "instead of 194"), "INITIATE": (248, "at least 248")}
 
-#: Spoilt bytes, how the handshake ends, and what is said of it.
+#: Spoilt bytes, how the handshake ends, and what is reported of it.
 Case = tuple[bytes, HandshakeFailure, str]
 
 
@@ -82,7 +82,7 @@ class Stranger:
         self.handshake = Handshake(socket_type=SocketType.PUSH, mechanism=client, properties=properties)
 
     async def until(self, step: str) -> bytes:
-        """Says all that comes before a command, and gives that command's frame."""
+        """Sends all that comes before a command, and gives that command's frame."""
         await self.peer.send(self.handshake.start())
         says = self.handshake.receive(await self.peer.read(GREETING))
         if step == "HELLO":
@@ -103,7 +103,7 @@ class Stranger:
 
 
 class Server:
-    """A server of CURVE, what it says of its handshakes, and a proof that the next client is served."""
+    """A server of CURVE, what it reports of its handshakes, and a proof that the next client is served."""
 
     def __init__(self, pull: Any, said: DisconnectReasons) -> None:
         self.pull = pull
@@ -161,7 +161,7 @@ def instead(frame: bytes) -> Callable[[bytes, bytes], bytes]:
     return lambda says, recorded: frame
 
 
-#: Where, what is said there, and what that is called.
+#: Where, what is sent there, and what that is called.
 OUT_OF_PLACE: dict[str, tuple[str, Callable[[bytes, bytes], bytes], str]] = {
     "INITIATE-of-another-first": ("HELLO", recorded_elsewhere, "'INITIATE' where CURVE does not allow it"),
     "WELCOME-from-a-client": ("HELLO", instead(encode_command(b"WELCOME", bytes(160))), "'WELCOME' where"),

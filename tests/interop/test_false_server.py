@@ -43,7 +43,7 @@ CLIENTS: dict[str, dict[str, Any]] = {
 }
 NAMED = "does not allow it|without a proper name"
 
-#: Spoilt bytes, how the handshake ends (`None`: well), and what is said of it.
+#: Spoilt bytes, how the handshake ends (`None`: well), and what is reported of it.
 Case = tuple[bytes, HandshakeFailure | None, str]
 
 
@@ -137,7 +137,7 @@ class FalseServer:
         said = b""
         with contextlib.suppress(ConnectionError):
             said = await reader.read()
-        # NULL says its READY whatever comes; who does not like our metadata says what is wrong with them.
+        # NULL sends its READY whatever comes; a peer that refuses our metadata reports why.
         fine = said == b"" or self._mechanism == "NULL"
         fine |= (self._mechanism, self._step) == ("PLAIN", "READY") and said[2:8] == b"\x05ERROR"
         assert fine, f"it goes on with a spoilt handshake: {said!r}"
@@ -188,7 +188,7 @@ HELLO = command(b"HELLO", b"\x01u\x01p")
 REFUSED = (_Failure.REFUSED, "the peer refused the handshake: 'no!'")
 DENIED = (_Failure.AUTHENTICATION, "the peer refused the handshake: '400'")
 
-#: What a server says after its greeting, and how that ends.
+#: What a server sends after its greeting, and how that ends.
 OUT_OF_PLACE: dict[str, tuple[str, bytes, tuple[HandshakeFailure, str]]] = {
     "NULL-greeting-twice": ("NULL", greeting(), (_Failure.PROTOCOL, "not a ZMTP frame header")),
     "NULL-HELLO": ("NULL", HELLO, (_Failure.PROTOCOL, "'HELLO' where NULL does not allow it")),
@@ -243,7 +243,7 @@ async def test_replayed_reordered_and_in_the_wrong_role(case: str) -> None:
         verdicts(push) as said,
     ):
         push.connect(listener.endpoint)
-        for _ in range(2):  # it dials again, and is told again
+        for _ in range(2):  # it dials again, and is refused again
             server = await listener.accept()
             await server.send(greeting(mechanism=mechanism.encode()) + says)
             await server.ended()

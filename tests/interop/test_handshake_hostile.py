@@ -34,7 +34,7 @@ METADATA_OR_TYPE = "metadata|cannot name a property|socket type"
 
 
 class Server:
-    """A server of a mechanism, what it says of its handshakes, and a proof that the next client is served."""
+    """A server of a mechanism, what it reports of its handshakes, and a proof that the next client is served."""
 
     def __init__(self, pull: Any, said: DisconnectReasons, mechanism: str) -> None:
         self.pull = pull
@@ -60,7 +60,7 @@ async def serving(fresh: Fresh, mechanism: str) -> AsyncIterator[Server]:
 
 
 async def until(peer: RawPeer, mechanism: str, step: str) -> None:
-    """Says all that comes before a command."""
+    """Sends all that comes before a command."""
     await peer.send(greeting(mechanism=mechanism.encode()))
     await peer.read(GREETING)
     if step == "INITIATE":
@@ -129,7 +129,7 @@ async def test_each_length_of_the_greeting(fresh: Fresh, mechanism: str) -> None
             async with dialled(pull.endpoints[0]) as peer:
                 await peer.read(GREETING)
                 await peer.send(greeting(mechanism=mechanism.encode())[:size])
-            # Who says nothing at all may be no peer, unless one was awaited who could have another mechanism.
+            # A side that sends nothing may not be a peer, unless one was awaited that could have another mechanism.
             hint = f": it may have another mechanism than {mechanism}" if security or size else "$"
             event = await said.failed(_Failure.HUNG_UP, "during the handshake" + hint)
             assert (event.endpoint, event.mechanism) == (pull.endpoints[0], mechanism)
@@ -189,7 +189,7 @@ async def test_each_byte_and_each_length(fresh: Fresh, mechanism: str, step: str
     assert len(cases) > 15
 
 
-#: Where, what is said there, and what that is called.
+#: Where, what is sent there, and what that is called.
 OUT_OF_PLACE: dict[str, tuple[str, str, bytes, str]] = {
     "NULL-greeting-twice": ("NULL", "READY", greeting(), "not a ZMTP frame header"),
     "NULL-a-message-first": ("NULL", "READY", frame(b"evil") + ready("PUSH"), "a message before the handshake is done"),

@@ -41,7 +41,7 @@ from tests.support.raw_zmtp import (
 
 EVIL = frame(b"evil")
 
-# What is said of it, as patterns.
+# What is reported of it, as patterns.
 OLD_OR_NONE = "a ZMTP 1.0 peer, or one that does not speak ZMTP, is not supported"
 OLD = "a ZMTP 1.0 peer is not supported"
 NO_SIGNATURE = "not a ZMTP signature"
@@ -52,7 +52,7 @@ TOO_LONG = "is longer than its metadata"
 LARGE = "a message is larger than max_message_size=1000 bytes"
 MANY = "a message has more than max_parts=10 parts"
 
-#: Sent instead of a greeting; and what is said of it.
+#: Sent instead of a greeting; and what is reported of it.
 GREETINGS: dict[str, tuple[bytes, str]] = {
     "http": (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", OLD_OR_NONE),
     "tls-client-hello": (bytes.fromhex("16030100f8010000f40303") + bytes(64), OLD_OR_NONE),

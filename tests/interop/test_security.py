@@ -195,7 +195,7 @@ async def test_bad_clients_fail_with_a_name_and_good_ones_are_served(libzmq: Lib
     async with omq.PULL(bind=fresh("tcp"), linger=0.0, security=server) as pull, failures(pull) as failed:
         bad = libzmq.open("PUSH", connect=pull.endpoints[0], **its)
         event = await failed()
-        # libzmq may hang up at our greeting, before its own has told us what it wants.
+        # libzmq may hang up at our greeting, before its own shows what it wants.
         assert event.category in (category, HandshakeFailure.HUNG_UP)
         assert reason in event.reason or (
             category is HandshakeFailure.MECHANISM and "another mechanism than CURVE" in event.reason
@@ -238,7 +238,7 @@ async def test_what_our_client_says_when_the_server_key_is_wrong(libzmq: Libzmq,
 async def test_two_hundred_silent_connections_keep_nobody_out_cve_2020_15166(
     libzmq: Libzmq, fresh: Fresh, mechanism: str, transport: str
 ) -> None:
-    """Half of them say a greeting, and nothing more; a client of libzmq's and one of ours get through."""
+    """Half of them send a greeting, and nothing more; a client of libzmq's and one of ours get through."""
     server = {"NULL": None, "PLAIN": omq.PlainServer({"u": "p"}), "CURVE": curve_server(authorize={CLIENT_PUBLIC})}
     its = {"NULL": {}, "PLAIN": {"plain_username": b"u", "plain_password": b"p"}, "CURVE": ITS_CLIENT}
     ours = {"NULL": None, "PLAIN": omq.PlainClient("u", "p"), "CURVE": curve_client()}
@@ -294,7 +294,7 @@ async def test_what_strangers_say_ends_their_connection_and_no_other(libzmq: Lib
             await pull.recv(timeout=0)
 
 
-#: What peers of ZMTP 1.0 and 2.0 say at once, without waiting for anything: their greeting, and a message.
+#: What peers of ZMTP 1.0 and 2.0 send at once, without waiting for anything: their greeting, and a message.
 OLD = {
     "1.0-vanilla": (
         b"\x01\x00" + b"\x05\x00evil",
@@ -351,7 +351,7 @@ async def test_sides_that_do_not_fit_name_it_and_hear_nothing(fresh: Fresh, case
         omq.PUSH(linger=0.0, security=theirs, reconnect_interval=None) as push,
         failures(push) as failed_there,
     ):
-        await push.send(b"never heard")
+        await push.send(b"never received")
         push.connect(pull.endpoints[0])
         events = [await failed_here(), await failed_there()]
         # Who is second may find the connection gone already.

@@ -101,7 +101,7 @@ def reset(sock: socket.socket) -> None:
 @pytest.mark.parametrize("end", ["FIN", "RST"])
 @on_uvloop
 async def test_a_port_scan_868_147_87(fresh: Fresh, mechanism: str, end: str) -> None:
-    """Connects, all at once, that end before a byte was said: `nmap -sT`."""
+    """Connects, all at once, that end before a byte was sent: `nmap -sT`."""
     async with serving(fresh, mechanism) as pull:
         for _ in range(5):
             for scanner in [plain_connection(pull.endpoints[0]) for _ in range(50)]:
@@ -113,7 +113,7 @@ async def test_a_port_scan_868_147_87(fresh: Fresh, mechanism: str, end: str) ->
 @pytest.mark.parametrize("probe", PROBES)
 @on_uvloop
 async def test_a_service_probe_769_868(fresh: Fresh, mechanism: str, probe: str) -> None:
-    """`nmap -sV`: says something, waits for an answer for a moment, and goes."""
+    """`nmap -sV`: sends something, waits for an answer for a moment, and goes."""
     async with serving(fresh, mechanism) as pull, verdicts(pull) as said:
         async with dialled(pull.endpoints[0]) as scanner:
             assert (await scanner.read(64))[12:32].rstrip(b"\0").decode() == mechanism
@@ -159,7 +159,7 @@ async def test_a_reset_before_the_connection_is_accepted_2334(fresh: Fresh, tran
         ends = 0
         while ends < 50:
             event = await monitor.recv(timeout=5)
-            # One that cannot even be set up is told, too; each of the others ends like any connection.
+            # One that cannot even be set up is reported, too; each of the others ends like any connection.
             ends += event.kind in (EventKind.DISCONNECTED, EventKind.ACCEPT_FAILED)
             if event.kind is EventKind.HANDSHAKE_FAILED:
                 assert event.category in (HandshakeFailure.HUNG_UP, HandshakeFailure.PROTOCOL)
@@ -242,9 +242,9 @@ IN_THE_HANDSHAKE = """
     async def main():
         push = omq.asyncio.PUSH(bind=sys.argv[1], linger=0)
         monitor = push.monitor()
-        for said in [b"", greeting, greeting + ready[:5], greeting + ready] * 10:
+        for sent in [b"", greeting, greeting + ready[:5], greeting + ready] * 10:
             sock = dial(push.endpoints[0])
-            sock.sendall(said)
+            sock.sendall(sent)
             sock.close()
             while (await monitor.recv(timeout=10)).kind != "disconnected":
                 pass

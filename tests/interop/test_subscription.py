@@ -128,7 +128,7 @@ async def test_omq_sub_and_libzmq_pub(libzmq: Libzmq, fresh: Fresh) -> None:
         await probed(pub, sub)
         sub.subscribe(b"A")
         sub.unsubscribe(b"")
-        # PUB tells nobody what it has heard: what it publishes until then is filtered the old way.
+        # PUB does not report what it has received: what it publishes until then is filtered the old way.
         seen = [b"B"]
         while b"B" in seen:
             for message in (b"A", b"B", b"A last"):

@@ -260,7 +260,7 @@ async def test_omq_takes_subscriptions_in_either_form(
 @pytest.mark.parametrize("library", ["omq", "zmq"])
 @on_uvloop
 async def test_one_cancel_ends_repeated_subscriptions(libzmq: Libzmq, fresh: Fresh, library: str) -> None:
-    # RFC 37 would have them counted; libzmq never has, and whoever counts does so before sending.
+    # RFC 37 would have them counted; libzmq never has, and a peer that counts does so before sending.
     async with AsyncExitStack() as stack:
         xpub: Any
         if library == "zmq":

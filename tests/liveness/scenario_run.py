@@ -1,4 +1,4 @@
-"""One run of a cell: an owner takes what busy and quiet peers send, and tells what it has seen."""
+"""One run of a cell: an owner takes what busy and quiet peers send, and reports what it has seen."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A busy subscriber's upstream messages do not delay those of others: messages, and subscriptions that flap.
 
-libzmq hears them all, however late: an XPUB takes in whatever has arrived before its user gets the first of it.
+libzmq reads them all, however late: an XPUB takes in whatever has arrived before its user gets the first of it.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 It reads like the code, function by function: `leader.pyx`, `sync.pyx`, `peer.pyx`, `receiver.pyx`, `driver.py`. A step
 is what runs between two places where the code lets go of the interpreter's lock. In Cython these are the places that
-say so: a sleep, and the look for signals. The driver is Python, and may be interrupted between any two of its reads and
+are marked: a sleep, and the look for signals. The driver is Python, and may be interrupted between two of its reads and
 writes of what others see.
 
 Times are not numbers here. The I/O thread looks again soon (10 ms), after twice that, or late (up to a second, while
-somebody sleeps in the set); what somebody ought to read waits for two of its looks at most, and never for a late one.
+a caller sleeps in the set); what a caller ought to read waits for two of its looks at most, and never for a late one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Serving(Driving):
         self.backwards = False
         self.publishes = any("fileno" in ops for ops in case.calls)
         self.passing: dict[str, Callable[[ModelState], bool]] = {
-            "a descriptor is ready and nobody reads it": self._unread,
+            "a descriptor is ready and is not read": self._unread,
             "a call sleeps though a message is there": self._asleep,
             "a call waits for room that is there": self._unwritten,
             "close does not end": self._unclosed,
@@ -89,11 +89,11 @@ class Serving(Driving):
         if w.looks > MAX_LOOKS:
             return f"an event waits for more than {MAX_LOOKS} looks"
         if self._late(w):
-            return "the I/O thread looks late though nobody serves the epoll set"
+            return "the I/O thread looks late though no thread serves the epoll set"
         if w.readable_event in SHOWS and not (w.closed or w.watches or w.bell or w.io != "idle"):
             return "the descriptor is the user's, and the I/O thread does not watch"
         if w.dismissed and not (w.closed or w.io != "idle" or "give way" in w.bell):
-            return "the I/O thread is taken for told to make way"
+            return "the I/O thread counts as asked to make way"
         return None
 
     def _late(self, w: ModelState) -> bool:
@@ -170,7 +170,7 @@ class Serving(Driving):
         if w.rooms and not w.room:
             yield "the peer makes room", "", self._make_room
         if case.closes and not w.closed:
-            yield "somebody closes", "", self._mark_closed
+            yield "a caller closes", "", self._mark_closed
         for c in self.callers:
             yield from self._caller_acts(w, c)
         yield from self._io_acts(w)
@@ -289,7 +289,7 @@ class Serving(Driving):
         if c == self.case.main:
             self._look_for_signals(w, c)
         else:
-            self._go_to_sleep(w, c)  # nobody else runs in between
+            self._go_to_sleep(w, c)  # no other thread runs in between
 
     def _look_for_signals(self, w: ModelState, c: int) -> None:
         if self.case.mutation != "who runs handlers does not stand aside":
@@ -426,7 +426,7 @@ class Serving(Driving):
 
     def _mark_closed(self, w: ModelState) -> None:
         w.closed = True
-        if self.case.mutation != "close wakes nobody":
+        if self.case.mutation != "close wakes no caller":
             for c in (*w.readable, *w.writable):
                 self._wake(w, c)
         self._post(w, "take over")
@@ -451,7 +451,7 @@ class Serving(Driving):
             if event == ROOM:
                 if w.blocked and w.room:
                     w.room = w.blocked = False
-                    if self.case.mutation != "room is not told":
+                    if self.case.mutation != "room is not reported":
                         self._notify(w, w.writable)
             elif event != EVENT:
                 self._take_in(w, event)
@@ -477,7 +477,7 @@ class Serving(Driving):
             elif w.last == w.ring[0]:
                 w.turn = 0
             w.ring.append(p)
-        if self.case.mutation != "an arrival is not told":
+        if self.case.mutation != "an arrival is not reported":
             self._notify(w, w.readable)
 
     def _pick(self, w: ModelState, late: bool) -> int:
@@ -517,7 +517,7 @@ class Serving(Driving):
             self._resume(w, p)
 
     def _resume(self, w: ModelState, p: int) -> None:
-        if p in w.stopped and self.case.mutation != "nobody resumes":
+        if p in w.stopped and self.case.mutation != "reading is not resumed":
             w.stopped.remove(p)
             self._take_in(w, p)
             if p not in w.stopped and self.case.mutation != "refill does not watch again":

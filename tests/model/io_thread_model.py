@@ -13,7 +13,7 @@ class Driving(ABC):
     """The steps of the I/O thread, from one place where others may run to the next."""
 
     case: Case
-    publishes: bool  # somebody calls fileno()
+    publishes: bool  # a caller calls fileno()
 
     @abstractmethod
     def _ready(self, w: ModelState) -> tuple[Any, ...]: ...
@@ -96,7 +96,7 @@ class Driving(ABC):
 
     def _unwatch(self, w: ModelState) -> None:
         """Asked under the lock: a caller that waits for later messages sees that no thread watches."""
-        if self.case.mutation != "who is refused stays told":
+        if self.case.mutation != "a refusal leaves the request to make way":
             w.dismissed = False
         w.io = "idle"
         if not self._published(w):

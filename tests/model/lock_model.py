@@ -1,7 +1,7 @@
 """A model of a socket's lock: `lock.pyx` and `lock.pxd`, and of what others leave to its holder.
 
 A step lies between two places where a thread lets go of the interpreter's lock: while it waits for this one, and while
-it works with it (a large frame is copied, say). Taking it and letting it go are each one step.
+it works with it (a large frame is copied, for example). Taking it and letting it go are each one step.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Locking:
         w.at[t] = WOKEN
 
     def _try_again(self, w: Any, t: int) -> None:
-        if self.case.mutation != "nobody notes that the wake-up was had":
+        if self.case.mutation != "the used wake-up is not noted":
             w.posted = False
         if w.owner != NOBODY:
             w.at[t] = WAITS

@@ -2,7 +2,7 @@
 
 Time goes in rounds, four of which are a timeout. In a round every node that runs ticks, and what is sent arrives in
 it, unless the link is cut, slow (a round late), thin (keep-alives only) or doubles what it carries. Between rounds one
-thing happens, or none. Behind a lazy link replicas are stored a round after they have come, and all else is heard at
+thing happens, or none. Behind a lazy link replicas are stored a round after they have come, and all else is handled at
 once.
 """
 
@@ -145,7 +145,7 @@ class Cluster:
         self.faults = 0
         self.whole = 0  # rounds for which nothing was wrong
         self.knowing: frozenset[tuple[str, str]] = frozenset()  # the nodes that knew each ack a round ago
-        self.apart: dict[frozenset[str], float] = {}  # when two nodes that run did not hear all of each other last
+        self.apart: dict[frozenset[str], float] = {}  # when two running nodes last missed a message of each other
         for machine in self.machines.values():
             machine.begin(self.now)
         for _ in range(3):
@@ -235,7 +235,7 @@ class Cluster:
 
     def go_on(self, machine: Machine) -> None:
         machine.stopped = False
-        self.check_leadership()  # before it hears of anything
+        self.check_leadership()  # before it learns of anything
         waiting = [one for to, one in self.queued if to == machine.name]
         self.queued = [one for one in self.queued if one[0] != machine.name]
         for message in waiting:
@@ -282,7 +282,7 @@ class Cluster:
                 self.carry(machine)
                 for _, key in self.deliverable(machine):
                     if key in machine.told:
-                        raise Broken(f"{machine.name} was told that {key} is acknowledged, and delivers it")
+                        raise Broken(f"{machine.name} was notified that {key} is acknowledged, and delivers it")
         self.check_knowledge()
         if self.links or not all(machine.runs for machine in self.machines.values()):
             self.whole = 0
@@ -293,7 +293,7 @@ class Cluster:
             self.check_return()
 
     def carry(self, machine: Machine) -> None:
-        """Does what a node wants done; what it says arrives at once, where nothing is in the way."""
+        """Does what a node wants done; what it sends arrives at once, where nothing is in the way."""
         assert machine.node is not None
         actions, machine.node.actions = machine.node.actions, []
         for action in actions:
@@ -385,9 +385,9 @@ class Cluster:
                 raise Broken(f"{who} deliver what is {owner}'s")
 
     def check_knowledge(self) -> None:
-        """Checks that no node delivers a message that was acknowledged at a node it hears, when it claimed the queue.
+        """Checks that no node delivers a message that was acknowledged at a node it reaches, when it claimed the queue.
 
-        A node that has lost its disk may: it gets back what was its own from whom it hears first.
+        A node that has lost its disk may: it gets back what was its own from the first node that it reaches.
         """
         for sender, to in self.links:
             self.apart[frozenset((sender, to))] = self.now

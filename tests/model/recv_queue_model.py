@@ -98,9 +98,9 @@ class Feeding:
         if w.sent < self.case.sends and not w.waits and w.moving == NONE:
             yield "the caller sends", "", self._put
         if w.waits and w.told and w.moving == NONE:
-            yield "the caller was told of room", "caller", self._go_on
+            yield "the caller was notified of room", "caller", self._go_on
         noted = w.queue and self.case.mutation != "the wait for room is lost"
-        if (w.blocked or noted) and has_room:  # the set tells of room, or the owner has noted what waits
+        if (w.blocked or noted) and has_room:  # the set reports room, or the owner has noted what waits
             yield "the background thread writes on", "background", self._write_on
         if w.moving != NONE:
             yield "the owner gives a message", "owner", self._give
@@ -108,7 +108,7 @@ class Feeding:
             if w.blocked and has_room:
                 yield "the owner learns of room", "owner", self._flush
             if w.raised:
-                yield "the owner hears of the background thread", "owner", self._hear
+                yield "the owner is notified by the background thread", "owner", self._hear
             if not w.blocked and w.queue:
                 yield "the owner pumps", "owner", self._begin
             if w.dies and w.moving == NONE:
@@ -163,7 +163,7 @@ class Feeding:
     def _write_on(self, w: Any) -> None:
         before = w.handed
         self._flush_on(w)
-        if w.handed > before and self.case.mutation != "the owner is not told":
+        if w.handed > before and self.case.mutation != "the owner is not notified":
             w.raised = True
 
     # ------------------------------------------------------------------ the owner: connection.pyx, send_queue.pyx

@@ -92,7 +92,7 @@ VALID = st.one_of(
     request(p.DELETE_DURABLE, NAMES, st.sampled_from([b"n", b"m"])),
 )
 ANY = st.tuples(COMMANDS, st.lists(PARTS, max_size=8)).map(lambda drawn: [drawn[0], *drawn[1]])
-#: What takes from others what is theirs is what the protocol allows, and is not said here.
+#: What takes from others what is theirs is what the protocol allows, and is not sent here.
 MESSAGES = st.one_of(VALID, VALID, ANY).filter(
     lambda said: (
         not (said[0] in (p.DELETE, p.CONSUME) and said[2:3] in ([b"b"], [b"c"], [b"j"], [b"k"][said[0] == p.CONSUME :]))

@@ -187,7 +187,7 @@ def messages(count: int, size: int, base: int = 0) -> Iterator[list[bytes]]:
 
 
 def play(part: dict[str, Any]) -> None:
-    """Does what a part says: see `tests.shutdown.process_pair.Part`."""
+    """Does what a part describes: see `tests.shutdown.process_pair.Part`."""
     own = options_of(part["kind"], SENDER.get(part["kind"], "")) if part["takes"] else {}
     seat = LIBRARIES[part["library"]](part["kind"], {**own, **part["options"]})
     endpoint = part["endpoint"]
@@ -247,7 +247,7 @@ def take(seat: Any, part: dict[str, Any]) -> list[int]:
 
 
 def work(seat: Any, part: dict[str, Any]) -> None:
-    """Is at something else, and may say something while it is."""
+    """Is at something else, and may report something while it is."""
     for _ in range(part["chats"]):
         seat.send_all([b"chat"])
         time.sleep(part["absent"] / part["chats"])

@@ -98,7 +98,7 @@ class XSubscribe(InterruptedCall):
 
 
 class HearSubscriptions(InterruptedCall):
-    """An XPUB whose user is told of each subscription."""
+    """An XPUB whose user receives each subscription."""
 
     kind, peer_kind = "XPUB", "SUB"
     options: ClassVar[dict[str, Any]] = {"recv_hwm": 0}

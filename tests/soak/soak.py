@@ -1,7 +1,7 @@
 """Peers come and go for a long time: `make soak MINUTES=10`, or `python -m tests.soak.soak --minutes 10`.
 
 All patterns and both twins at once, in this process and in others that are started, killed and stopped. The memory of
-this process, after warming up, must stay flat, and so must its descriptors and threads; the exit status says whether.
+this process, after warming up, must stay flat, and so must its descriptors and threads; the exit status shows whether.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def client(shared: SoakEndpoints, chance: random.Random) -> None:
                 try:
                     assert one.recv_multipart(timeout=1) == message
                 except omq.Timeout:
-                    break  # a REQ may not ask again; at the end of the soak nobody answers
+                    break  # a REQ may not ask again; at the end of the soak no peer answers
                 shared.counts["answered"] += 1
                 time.sleep(PAUSE)
 

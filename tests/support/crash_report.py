@@ -59,7 +59,7 @@ class CrashReport:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Ends a test that pytest-timeout cannot end: its thread needs Python's lock, and a say at the terminal."""
+        """Ends a test that pytest-timeout cannot end: its thread needs Python's lock, and the terminal."""
         marker = item.get_closest_marker("timeout")
         bound = float(marker.args[0] if marker is not None and marker.args else item.config.getini("timeout") or 0)
         failed = [f"failed before: {name}" for name in self._failed[-5:]]
@@ -77,7 +77,7 @@ class CrashReport:
             self._failed.append(report.nodeid)
 
     def pytest_unconfigure(self) -> None:
-        # Its end, too, is one that may crash; whoever comes through it leaves an empty file.
+        # Its end, too, may crash; a run that comes through it leaves an empty file.
         self._file.seek(0)
         self._file.truncate()
         self._file.write(b"at the end\n")
@@ -139,7 +139,7 @@ def _compiled() -> None:
 
 
 def _tell_of_c(fd: int) -> Callable[[int], object]:
-    """Has the stack of C told, too; what aborts the process after so many seconds, and with 0 no more."""
+    """Has C's stack reported, too; what aborts the process after a number of seconds, with 0 never."""
     if not _LIBRARY.exists():
         return lambda seconds: None
     library = ctypes.CDLL(str(_LIBRARY))

@@ -44,7 +44,7 @@ class TopicConsumer:
 
 
 class ScriptedBroker:
-    """Does what the page of the protocol says, one message at a time.
+    """Follows the page of the protocol, one message at a time.
 
     Attributes:
         up: What the client has sent and the broker has not looked at.

@@ -100,7 +100,7 @@ class RawClient:
 
     Args:
         endpoint: The broker's.
-        hello: Says HELLO first.
+        hello: Sends HELLO first.
         options: Of the socket, as pyzmq names them.
     """
 

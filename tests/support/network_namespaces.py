@@ -40,7 +40,7 @@ ENTER = (
 )
 #: Less work for JVMs that live a minute, so that two cores do for six of them.
 BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-#: What every executor says.
+#: What every executor prints.
 USUAL = re.compile(r" INFO |default log4j profile|incubator modules|NativeCodeLoader|SIGNAL TERM|^tdown$|^=+$")
 
 _numbers = itertools.count()
@@ -167,12 +167,12 @@ class Hosts:
 
 
 class Process:
-    """A process on a host: what it says, line by line, and what it tells (`told {...}`).
+    """A process on a host: what it prints, line by line, and what it reports (`reported {...}`).
 
     Args:
         hosts: The hosts.
         name: The one that it runs on.
-        log: Where its errors go, in the host's folder; if empty, they are among what it says.
+        log: Where its errors go, in the host's folder; if empty, they are in its output.
         command: The command.
         environ: What the environment has besides.
     """
@@ -218,23 +218,23 @@ class Process:
             try:
                 line = self._lines.get(timeout=max(end - time.monotonic(), 0))
             except queue.Empty:
-                raise AssertionError(f"{self._what} does not say {pattern!r} in {seconds} s\n{self.tail()}") from None
+                raise AssertionError(f"{self._what} does not print {pattern!r} in {seconds} s\n{self.tail()}") from None
             if line is None:
-                raise AssertionError(f"{self._what} ended and did not say {pattern!r}\n{self.tail()}")
+                raise AssertionError(f"{self._what} ended and did not print {pattern!r}\n{self.tail()}")
             if found := re.search(pattern, line):
                 return found
 
     def hear(self, seconds: float) -> dict[str, Any]:
-        """Waits for what it tells next."""
-        facts: dict[str, Any] = json.loads(self.wait_said(r"^told (.*)$", seconds)[1])
+        """Waits for its next report."""
+        facts: dict[str, Any] = json.loads(self.wait_said(r"^reported (.*)$", seconds)[1])
         return facts
 
     def has_told(self, fact: str) -> bool:
         """Returns whether the program has reported a fact already."""
-        return any(line.startswith("told ") and fact in json.loads(line[5:]) for line in list(self._said))
+        return any(line.startswith("reported ") and fact in json.loads(line[9:]) for line in list(self._said))
 
     def tail(self) -> str:
-        """The last lines that it said."""
+        """The last lines that it printed."""
         lines = self._log.read_text().splitlines(keepends=True) if self._log else []
         return "".join([*lines[-60:], *(line[:500] for line in self._said[-20:])])
 

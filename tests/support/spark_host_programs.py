@@ -37,7 +37,7 @@ def tell(**facts: Any) -> None:
 
 
 def feed(kind: str, address: str, size: int, count: int) -> None:
-    """Sends messages that begin with their numbers; tells the endpoint, then that all are sent.
+    """Sends messages that begin with their numbers; reports the endpoint, then that all are sent.
 
     Args:
         kind: `PUSH` or `PUB`.
@@ -68,7 +68,7 @@ def feed(kind: str, address: str, size: int, count: int) -> None:
 
 
 def _obey(sock: Any) -> None:
-    """Tells how many connections there are, whenever that is asked, and ends with standard input."""
+    """Reports how many connections there are, at each request, and ends with standard input."""
     for _ in sys.stdin:
         tell(peers=len(sock.peers))
     os._exit(0)
@@ -83,7 +83,7 @@ def executor() -> int:
 
 
 def ask(gate: tuple[str, int], why: str) -> None:
-    """Tells the driver where a task is and why it asks, and waits until it may go on."""
+    """Reports to the driver where a task is and why it asks, and waits until it may go on."""
     with socket.create_connection(gate) as peer, peer.makefile("rw") as stream:
         stream.write(json.dumps({"why": why, "host": socket.gethostname(), "executor": executor()}) + "\n")
         stream.flush()
@@ -96,7 +96,7 @@ def fill(gate: tuple[str, int], _: Iterator[Any]) -> None:
 
 
 def noted(gate: tuple[str, int] | None, batches: Iterator[Any]) -> Iterator[Any]:
-    """Numbers of messages, and the host that read them; at last a row that says where the task ran.
+    """Numbers of messages, and the host that read them; at last a row that names where the task ran.
 
     Args:
         gate: Where to ask when the first rows have gone by; `None`: nowhere.
@@ -250,7 +250,7 @@ class Driver:
         return self.gate.only(self.reader(number))
 
     def run(self, work: Callable[[Iterator[Any]], Iterator[Any]] | None, sink: Callable[[Any, int], None]) -> None:
-        """Runs the query until standard input ends; tells if it fails."""
+        """Runs the query until standard input ends; reports if it fails."""
         frame = self._spark.readStream.format("omq").options(**self._options).load()
         if work is not None:
             frame = frame.mapInArrow(work, COLUMNS)
@@ -275,7 +275,7 @@ class Driver:
 
 
 def read(*, counts: bool = False, kill: str = "", at: int = 0, **given: Any) -> None:
-    """A stream whose every row is told, microbatch by microbatch.
+    """A stream whose every row is reported, microbatch by microbatch.
 
     Args:
         counts: Whether a `count()` comes before each `collect()`, on another host.
@@ -302,7 +302,7 @@ def read(*, counts: bool = False, kill: str = "", at: int = 0, **given: Any) -> 
             batch=number,
             host=ends[0].host,
             tasks=len(ends),
-            # The row that a task ends with is no message.
+            # The row that a task ends with is not a message.
             counted=counted if counted is None else counted - len(ends),
             numbers=[row.number for row in rows if row.number != END],
             sequences=[row.sequence for row in rows if row.number != END],

@@ -1,4 +1,4 @@
-"""An asyncio program that ends without `close`: what its sockets have accepted leaves all the same, or the log says so.
+"""An asyncio program that ends without `close`: what its sockets have accepted leaves all the same, or the log has it.
 
 Each program is a process of its own, and its event loop has ended before its socket has connected.
 """
@@ -146,7 +146,7 @@ def test_several_sockets_of_one_program_end_together(program: Any, keep: str | N
         ended(running)
 
 
-#: Within a handshake the peer has said nothing yet: it goes on where the loop has ended.
+#: Within a handshake the peer has sent nothing yet: it goes on where the loop has ended.
 HANDSHAKING = """
 async def main():
     global push

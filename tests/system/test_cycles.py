@@ -160,7 +160,7 @@ def living() -> Counter[str]:
     return Counter(kind.__qualname__ for kind in kinds if str(kind.__module__).startswith(OURS))
 
 
-# ---------------------------------------------------------------------- peers that are no sockets of omq's
+# ---------------------------------------------------------------------- peers other than omq's sockets
 
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + b"NULL".ljust(20, b"\0") + b"\0" + bytes(31)
 
@@ -176,7 +176,7 @@ def address(endpoint: str) -> tuple[str, int]:
 
 
 def raw(endpoint: str, *said: bytes) -> socket.socket:
-    """A bare connection that has said something."""
+    """A bare connection that has sent something."""
     one = socket.create_connection(address(endpoint), timeout=BOUND)
     one.sendall(b"".join(said))
     return one
@@ -217,7 +217,7 @@ def alone(one: Any) -> None:
 
 
 def served(server: omq.Socket, *said: bytes, end: Callable[[socket.socket], None] = hang_up) -> None:
-    """Has a few connections come, say something, and end; waits until their ends are known."""
+    """Has a few connections come, send something, and end; waits until their ends are known."""
     for _ in range(3):
         peer = raw(server.endpoints[0], *said)
         peer.recv(1)  # it has been accepted

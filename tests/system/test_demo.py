@@ -30,7 +30,7 @@ def tree(tmp_path: Path) -> Path:
     (root / "loop").symlink_to(".")
     os.mkfifo(root / "pipe")
     with open(os.fsencode(root) + b"/caf\xe9", "wb") as file:
-        file.write(b"a name that is no text")
+        file.write(b"a name that is not text")
     return root
 
 
@@ -136,7 +136,7 @@ def test_on_a_terminal_it_draws_a_bar(mark: Mark, tree: Path) -> None:
         try:
             while chunk := os.read(ours, 65536):
                 seen += chunk
-        except OSError:  # how a terminal says that nobody writes to it any more
+        except OSError:  # how a terminal reports that its last writer has closed it
             pass
         finally:
             os.close(ours)

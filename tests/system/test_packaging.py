@@ -95,7 +95,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.rmtree(KEPT, ignore_errors=True)
     KEPT.mkdir(parents=True)
     shutil.copytree(room / "dist", KEPT / "under way")
-    (KEPT / "under way").rename(kept)  # at once: half a folder is none
+    (KEPT / "under way").rename(kept)  # at once: half a folder does not count
     return kept
 
 

@@ -33,7 +33,7 @@ class Program:
     Attributes:
         place: The page and the line of its first line.
         source: The program.
-        prints: What it is said to print; `None` where nothing is said.
+        prints: The documented output; `None` where there is not any.
     """
 
     place: str
@@ -79,7 +79,7 @@ def test_a_program_runs_and_prints_what_the_page_says(program: Program, tmp_path
     )
     assert done.returncode == 0, f"{program.place}:\n{done.stderr}"
     assert done.stderr == ""
-    assert program.prints is not None, f"{program.place}: say in a text block what it prints"
+    assert program.prints is not None, f"{program.place}: its output must stand in a text block"
     assert done.stdout == program.prints
 
 

@@ -106,12 +106,12 @@ class Raw:
 
 
 class RawClient(Raw):
-    """A client as Goby's own: it asks, subscribes, and says that it is ready.
+    """A client as Goby's own: it asks, subscribes, and reports itself ready.
 
     Args:
         name: Its name.
         manager: Where the manager is.
-        pid: What it says its process is.
+        pid: The process id that it reports.
     """
 
     def __init__(self, name: str, manager: str, pid: int | None = None) -> None:

@@ -60,7 +60,7 @@ def receives(sub: Any, publish: Callable[[], object], prefix: bytes) -> bytes:
 def test_the_reply_is_that_of_gobys_own(serve: Serve) -> None:
     daemon = serve()
     with RawClient("pyprobe", daemon.endpoints["manager"], 4242) as client:
-        assert client.reply.keys() == {1, 2, 3, 4, 5}, "the hold is not said"
+        assert client.reply.keys() == {1, 2, 3, 4, 5}, "the reply lacks the hold"
         assert (client.reply[1], client.reply[2], client.reply[3]) == ([1], [b"pyprobe"], [4242])
         for number, kind in ((4, 1), (5, 2)):
             told = fields(client.reply[number][0])

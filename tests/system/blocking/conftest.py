@@ -52,7 +52,7 @@ class Program:
         return self.process.stdout.readline().strip()
 
     def told(self) -> str:
-        """The next line of its standard error, without what asyncio's debug mode tells of slow steps."""
+        """The next line of its standard error, without what asyncio's debug mode logs of slow steps."""
         assert self.process.stderr is not None
         while (line := self.process.stderr.readline()).startswith("Executing <"):
             pass

@@ -63,7 +63,7 @@ def test_all_servers_are_up_once_the_ready_file_exists(tmp_path: Path) -> None:
 def test_a_signal_ends_it_in_an_orderly_way(tmp_path: Path, number: signal.Signals) -> None:
     with broker(tmp_path, "--memory", *EVERYWHERE) as command:
         endpoints = command.serving()
-        # Who is connected is no reason to stay.
+        # Connected clients do not keep it running.
         with Client(endpoints["zmtp"]) as client:
             client.create("t", persistence="weak")
             command.process.send_signal(number)

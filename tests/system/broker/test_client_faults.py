@@ -220,7 +220,7 @@ def test_a_publish_without_an_answer_in_time_leaves_the_client_well(twin, proxy,
     link.stall(UP)
     with pytest.raises(BrokerTimeout):
         twin.wait(client.publish(topic, b"5"))
-    link.reset()  # it did not get there, and nobody waits for it any more
+    link.reset()  # it did not get there, and no call waits for it any more
     link.release()
     assert twin.wait(client.publish(topic, b"6")) == 5
     twin.wait(client.close())

@@ -21,7 +21,7 @@ class SocksServer:
             is right, empty for nothing at all.
 
     Attributes:
-        said: What each client has said, message by message.
+        said: What each client has sent, message by message.
         silent: Set when a client waits for an answer that does not come.
     """
 
@@ -131,7 +131,7 @@ class SocksServer:
             raise EOFError
         with server:
             self._open.add(server)
-            # A name for its own address: the form with the longest answer. What the server says follows at once.
+            # A name for its own address: the form with the longest answer. What the server sends follows at once.
             self._answer(client, 2, bytes([5, 0, 0, 3, 5]) + b"proxy" + bytes(2))
             relay(client, server)
             self._open.discard(server)

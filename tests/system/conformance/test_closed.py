@@ -170,12 +170,12 @@ def test_nothing_public_is_forgotten_here(kind):
 
 def test_the_endpoints_are_there_until_the_socket_no_longer_listens(twin, tmp_path):
     push = twin("PUSH", bind=f"ipc://{tmp_path}/s")
-    push.send(b"for somebody")
+    push.send(b"for a peer")
     closing = twin.spawn(push, "close")
     until(lambda: push.closed)
     assert push.endpoints == [f"ipc://{tmp_path}/s"]
     pull = twin("PULL", connect=f"ipc://{tmp_path}/s")
-    assert pull.recv(timeout=BOUND) == b"for somebody"
+    assert pull.recv(timeout=BOUND) == b"for a peer"
     closing.result()
     assert push.endpoints == []
 

@@ -116,9 +116,9 @@ def test_ctx_destroy_term_wakes_a_poller(twin, endpoint):
 def test_ctx_options_term_without_linger_waits_for_nothing(twin, inproc):
     """libzmq's BLOCKY=0, at the end instead of the beginning."""
     push = twin("PUSH", connect=inproc)
-    push.send(b"nobody will ever come")
+    push.send(b"no peer will ever come")
     ending = twin.spawn(twin.context, "term", linger=0)
-    assert ending.done(BOUND), "it waits for ever, as the socket's own linger says"
+    assert ending.done(BOUND), "it waits for ever, by the socket's own linger"
     until(lambda: push.closed)
 
 

@@ -116,7 +116,7 @@ def ours(line: socket.socket) -> socket.socket:
                 if found.getpeername() == line.getsockname() and found.getsockname() == line.getpeername():
                     return found
             found.close()
-    raise AssertionError("nobody has the other end")
+    raise AssertionError("no socket has the other end")
 
 
 def listening(endpoint: str) -> socket.socket:
@@ -130,7 +130,7 @@ def listening(endpoint: str) -> socket.socket:
             if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and found.getsockname()[1] == port:
                 return found
             found.close()
-    raise AssertionError("nobody listens")
+    raise AssertionError("there is no listener")
 
 
 # What the system knows of a connection
@@ -355,7 +355,7 @@ def test_a_domain_that_is_enforced(twin, lines, call):
     found = lines(one, call, zap_enforce_domain=True)
     for line in found:
         line.sendall(GREETING + ready(b"PUSH"))
-    assert hung_up(found[0])  # nobody is there to be asked
+    assert hung_up(found[0])  # there is no peer to ask
     one.wait_connected(timeout=BOUND)
 
 

@@ -229,7 +229,7 @@ def test_max_parts_of_one_costs_who_sends_two_its_connection(twin, tmp_path, tra
 
 
 def test_a_conflating_end_keeps_one_message_however_far_its_partner_is_ahead(inproc):
-    """Over inproc between threads: what its owner has not been told of yet must not pile up either."""
+    """Over inproc between threads: what its owner has not learnt of yet must not pile up either."""
     import asyncio
     import tracemalloc
 
@@ -243,7 +243,7 @@ def test_a_conflating_end_keeps_one_message_however_far_its_partner_is_ahead(inp
         async with omq.asyncio.PULL(context, bind=inproc, conflate=True) as pull:
             await pull.wait_connected(timeout=BOUND)
             blocked.set()
-            go_on.wait(BOUND)  # the loop does not run: nobody hears of arrivals
+            go_on.wait(BOUND)  # the loop does not run: its owner does not learn of arrivals
             got.append(await pull.recv(timeout=BOUND))
             got.append(b"%d more" % bool(await pull.poll(0.05)))
 

@@ -80,7 +80,7 @@ def test_monitor_the_whole_life_of_a_client(twin, endpoint, told, end):
         told(monitor, Kind.MONITOR_STOPPED)
     else:
         getattr(push, end)()
-        # It does not say that it will try again: it will not.
+        # It does not report another attempt: it will not.
         told(monitor, Kind.DISCONNECTED, Kind.MONITOR_STOPPED)
 
 
@@ -169,7 +169,7 @@ def test_reconnect_options_order_of_a_handshake_that_fails(twin, endpoint, told)
     failed, gone = told(server, Kind.LISTENING, Kind.ACCEPTED, Kind.HANDSHAKE_FAILED, Kind.DISCONNECTED, Kind.ACCEPTED)[
         2:4
     ]
-    # Either side may be the one that says it to the other.
+    # Either side may be the one that reports it to the other.
     assert failed.category in (omq.HandshakeFailure.PROTOCOL, omq.HandshakeFailure.REFUSED)
     assert re.search("incompatible|cannot talk to", failed.reason)
     assert gone.reason == failed.reason
@@ -232,7 +232,7 @@ def test_monitor_names_both_ends_of_a_connection(twin, told):
 
 
 def test_monitor_stream_timeout_a_server_that_never_greets(twin, told):
-    """Connected, and disconnected for want of a handshake; HANDSHAKE_IVL is 30 seconds if nothing is said."""
+    """Connected, and disconnected for want of a handshake; HANDSHAKE_IVL is 30 seconds by default."""
     assert omq.Options().handshake_timeout == 30
     with socket.create_server(("127.0.0.1", 0)) as silent:
         push = twin("PUSH", handshake_timeout=0.05, reconnect_interval=None)

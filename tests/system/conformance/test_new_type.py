@@ -30,7 +30,7 @@ T = SocketType
 
 
 class Numbering(Pattern):
-    """Peers have numbers; one that says NUDGE is nudged back, and one that says CRASH loses its connection."""
+    """Peers have numbers; one that sends NUDGE is nudged back, and one that sends CRASH loses its connection."""
 
     commands = frozenset({b"NUDGE", b"CRASH"})
 
@@ -68,7 +68,7 @@ class Simple(Pattern):
     def connected(self, session):
         super().connected(session)
         session.peer.command(b"NUDGE", b"softly")
-        session.peer.command(b"NOVEL", b"which nobody understands")
+        session.peer.command(b"NOVEL", b"which is not known")
 
     def heed(self, session, command):
         self.nudged.append(command)

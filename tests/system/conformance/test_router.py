@@ -89,7 +89,7 @@ def test_router_handover(twin, endpoint, handover):
     assert not router.poll(0.05)
     router.send_multipart([b"X", b"to the old one"])
     assert first.recv(timeout=BOUND) == b"to the old one"
-    # When the old one goes, the one that waited has the name, and what it said is heard.
+    # When the old one goes, the one that waited has the name, and its messages are received.
     first.close()
     assert router.recv_multipart(timeout=BOUND) == [b"X", b"second"]
     router.send_multipart([b"X", b"heir"])

@@ -194,7 +194,7 @@ def test_a_peer_with_endless_prefixes_costs_itself_its_connection(twin, endpoint
     good = twin("SUB", connect=pub.endpoints[0], subscribe=[b"%d" % n for n in range(100)])
     pub.wait_subscribed(n=100, timeout=BOUND)
     for number in range(50):
-        good.subscribe(b"%d" % number)  # again: it is no further one
+        good.subscribe(b"%d" % number)  # again: it is not a further one
         good.unsubscribe(b"%d" % (99 - number))
         good.subscribe(b"other %d" % number)
     pub.wait_subscribed(b"other 49", timeout=BOUND)

@@ -1,4 +1,4 @@
-"""`omq gobyd` as a user runs it: a process, its endpoints, its end, and what it says of bad arguments."""
+"""`omq gobyd` as a user runs it: a process, its endpoints, its end, and its errors about bad arguments."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def test_an_asyncio_portal_connects_though_its_program_never_awaits_it(tmp_path:
 import asyncio, omq.asyncio.goby as goby
 
 async def main():
-    heard = asyncio.get_running_loop().create_future()
+    received = asyncio.get_running_loop().create_future()
     portal = goby.Portal("b", socket_name={str(tmp_path / "g")!r})
-    portal.subscribe("g", str, heard.set_result)
+    portal.subscribe("g", str, received.set_result)
     portal.ready()
-    print(await heard)
+    print(await received)
     await portal.close()
 
 asyncio.run(main())

@@ -69,7 +69,7 @@ def test_the_command_serves_until_a_signal_and_keeps_its_messages(tmp_path: Path
                 assert (answer.headers["X-Content-Type-Options"], answer.headers["Server"]) == ("nosniff", "omq")
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 urllib.request.urlopen(f"{where['http']}/else", timeout=10)
-            process.send_signal(number)  # who is connected is no reason to stay
+            process.send_signal(number)  # connected clients do not keep it running
             assert process.wait(30) == 0
         assert process.stderr is not None
         log = process.stderr.read()

@@ -114,7 +114,7 @@ def other(place: tuple[Device, int, int]) -> Iterator[Peer]:
 
 def test_a_peer_takes_replicas(place: tuple[Device, int, int], other: Peer) -> None:
     made = place[0]
-    until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is heard")
+    until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is alive")
     with raw(zmq.DEALER, made.endpoints["receive"]) as producer:
         producer.send_multipart([b"id", b"", b"one", b"", b"two"])
         peer, id, header, empty, head, records = other.router.recv_multipart()
@@ -132,7 +132,7 @@ def test_a_peer_takes_replicas(place: tuple[Device, int, int], other: Peer) -> N
 
 def test_replicas_of_a_peer(place: tuple[Device, int, int], other: Peer) -> None:
     made = place[0]
-    until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is heard")
+    until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is alive")
     with raw(zmq.DEALER, made.endpoints["receive"]) as peer:
         for _ in range(2):  # the second one is there already
             peer.send_multipart([b"7", b"REPLICAS:" + other.name, b"", KEY + b" 1", encode([b"body"])])
@@ -147,7 +147,7 @@ def test_a_consumer_and_a_node_are_done_with_the_same_messages(
     place: tuple[Device, int, int], other: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     made, count = place[0], 500
-    until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is heard")
+    until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is alive")
     with (
         raw(zmq.DEALER, made.endpoints["receive"]) as peer,
         raw(zmq.ROUTER, made.endpoints["send"], rcvhwm=0, sndhwm=0) as consumer,
@@ -205,7 +205,7 @@ def test_a_message_that_nobody_takes_is_stored_and_not_replicated(place: tuple[D
     with raw(zmq.DEALER, made.endpoints["receive"]) as bare:
         bare.send_multipart([b"id", b"", b"two"])
         assert bare.recv_multipart() == [b"id", b"1", b"", b"REPLICATION_FAILED"]
-    with Consumer(made.endpoints["send"]) as consumer:  # of two nodes nobody takes over, so nobody is fenced
+    with Consumer(made.endpoints["send"]) as consumer:  # of two nodes neither takes over, so neither is fenced
         assert [consumer.recv(timeout=10).body for _ in range(2)] == [b"one", b"two"]
 
 
@@ -240,7 +240,7 @@ def test_what_cannot_be_understood_counts_for_nothing(
     place: tuple[Device, int, int], other: Peer, frames: list[bytes]
 ) -> None:
     made = place[0]
-    until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is heard")
+    until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is alive")
     me = f"tcp://127.0.0.1:{place[2]}".encode()
     filled = [frame.replace(b"%(name)s", other.name).replace(b"%(me)s", me) for frame in frames]
     other._ended.set()
@@ -281,13 +281,13 @@ def test_what_is_no_replica_is_refused(place: tuple[Device, int, int], frames: l
 
 def test_a_peer_that_is_never_heard_is_named(place: tuple[Device, int, int], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "omq.pzq")
-    until(lambda: f"tcp://127.0.0.2:{place[2]} has sent nothing yet" in caplog.text, "the log says it")
+    until(lambda: f"tcp://127.0.0.2:{place[2]} has sent nothing yet" in caplog.text, "the log has it")
     peer = Peer(*place[1:])
     try:
-        until(lambda: f"tcp://127.0.0.2:{place[2]} is alive" in caplog.text, "the log says that it is heard")
+        until(lambda: f"tcp://127.0.0.2:{place[2]} is alive" in caplog.text, "the log has that it is alive")
     finally:
         peer.end()
-    until(lambda: f"tcp://127.0.0.2:{place[2]} is silent" in caplog.text, "the log says that it is silent")
+    until(lambda: f"tcp://127.0.0.2:{place[2]} is silent" in caplog.text, "the log has that it is silent")
 
 
 def test_strangers_are_no_nodes(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_nodes_with_curve_have_one_key(tmp_path: Path) -> None:
 
         with node(0, 1) as first, node(1, 0) as second:
             with Producer(first.endpoints["receive"], security=omq.CurveClient(public)) as producer:
-                until(lambda: first._server.stats()["nodes_alive"] == 2, "they hear each other")
+                until(lambda: first._server.stats()["nodes_alive"] == 2, "both are alive")
                 producer.send(b"secret")
             assert second._server.stats()["replicas"] == 1
 

@@ -66,7 +66,7 @@ class Net:
         subprocess.run(["ip", "-n", namespace, "route", verb, "blackhole", f"{address}/32"], check=True, timeout=10)
 
     def whole(self) -> None:
-        """Waits until all hear each other."""
+        """Waits until all nodes are alive."""
         until(lambda: all(self.figures(number)["nodes_alive"] == 3 for number in range(3)), "all are alive")
 
     def empty(self) -> None:
@@ -109,7 +109,7 @@ def test_two_against_one(net: Net) -> None:
 def test_one_that_does_not_hear_the_owner_does_not_take_over(net: Net) -> None:
     assert net.produce(0, "a", "b") == "stored"
     net.cut(0, 1)
-    until(lambda: net.figures(1)["nodes_alive"] == 2, "the second does not hear the first")
+    until(lambda: net.figures(1)["nodes_alive"] == 2, "the second does not receive from the first")
     assert net.consume(1, 1, timeout=2) == []
     assert net.consume(0, 1) == ["a"]
     assert net.produce(0, "c") == "stored"

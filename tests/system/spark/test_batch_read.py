@@ -192,7 +192,7 @@ def test_keys_by_file_path_on_both_sides(spark: Any, feed: Feeder, tmp_path: Any
     keys = {"curveServerKeyFile": paths["theirs"], "curveSecretKeyFile": paths["ours"]}
     url = feed.push([b"sealed"] * 10, security=guard)
     assert read(spark, socket="PULL", connect=url, maxRows=10, **keys).count() == 10
-    # without keys nobody is let in,
+    # without keys no peer is let in,
     url = feed.push([b"sealed"] * 10, security=guard)
     assert read(spark, socket="PULL", connect=url, maxSeconds=2).count() == 0
     # and as a server, for clients that are known.

@@ -31,8 +31,8 @@ conf["spark.scheduler.minRegisteredResourcesRatio"] = "1.0"
 spark = session(sys.argv[1], **conf)
 arguments = json.loads(sys.argv[2])
 
-def tell(**found):
-    print("told", json.dumps(found), flush=True)
+def report(**found):
+    print("reported", json.dumps(found), flush=True)
 """
 ROUND_TRIP = """
 from tests.system.spark.test_clusters import owner
@@ -43,7 +43,7 @@ rows = frame.selectExpr("CAST(value AS STRING) AS value", "size(parts) AS parts"
 owners = spark.range(0, 2, 1, 2).mapInArrow(owner, "pid bigint").collect()
 out = spark.range(0, 1000, 1, 4).selectExpr("CAST(id AS STRING) AS value").write.format("omq").mode("append")
 out.option("socket", "PUSH").option("connect", arguments["out"]).save()
-tell(
+report(
     types=frame.dtypes,
     rows=sorted([row.endpoint, row.sequence, row.value, row.parts] for row in rows),
     executors=len({row.pid for row in owners}),
@@ -55,7 +55,7 @@ frame = reader.option("columns", "value").option("quietSeconds", 2).load()
 out = frame.writeStream.format("omq").option("socket", "PUSH").option("connect", arguments["out"])
 query = out.option("checkpointLocation", arguments["checkpoint"]).trigger(availableNow=True).start()
 query.awaitTermination()
-tell(batches=[one.batchId for one in query.recentProgress if one.numInputRows])
+report(batches=[one.batchId for one in query.recentProgress if one.numInputRows])
 """
 RETRIED = """
 import time
@@ -73,7 +73,7 @@ spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 10)
 frame = spark.range(0, 100, 1, 2).selectExpr("concat(id, repeat(' ', 100000)) AS value")
 frame = frame.mapInArrow(once, "value string")
 frame.write.format("omq").mode("append").option("socket", "PUSH").option("connect", arguments["out"]).save()
-tell(done=True)
+report(done=True)
 """
 
 
@@ -97,12 +97,12 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def told(code: str, master: str, **arguments: Any) -> dict[str, Any]:
-    """Runs a program to its end; what it told."""
+    """Runs a program to its end; returns what it reported."""
     command = [sys.executable, "-c", SESSION + code, master, json.dumps(arguments)]
     ran = subprocess.run(
         command, env=environment(), capture_output=True, text=True, timeout=PROGRAM_TIMEOUT_S, check=False
     )
-    found = re.findall(r"^told (.*)$", ran.stdout, re.MULTILINE)
+    found = re.findall(r"^reported (.*)$", ran.stdout, re.MULTILINE)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert len(found) == 1, ran.stdout
     result: dict[str, Any] = json.loads(found[0])
@@ -127,7 +127,7 @@ class Daemon:
             if found := re.search(says, line):
                 self.said = found[0]
                 break
-        # What it says from here on is nobody's, and must not fill the pipe.
+        # Its output from here on is not used, and must not fill the pipe.
         self._reader = threading.Thread(target=self._process.stderr.read, daemon=True)
         self._reader.start()
 

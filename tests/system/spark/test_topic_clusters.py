@@ -37,7 +37,7 @@ else:
     writer = sink(frame.mapInArrow(disturbed, kind), url, arguments["checkpoint"], topic="out")
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
-tell(done=True)
+report(done=True)
 """
 
 
@@ -149,7 +149,7 @@ def test_attempts_that_run_beside_each_other_publish_once(
     assert sorted(map(int, bodies(client, "out"))) == list(range(COUNT))
 
 
-#: What each option has a read give, or a write leave; only counts and first and last bodies are told.
+#: What each option has a read give, or a write leave; only counts and first and last bodies are reported.
 OPTIONS = """
 import json
 from tests.system.spark.topic_io import configured, read, sink, stream, written
@@ -186,7 +186,7 @@ written(rows.limit(100).selectExpr("value", "'column' AS topic"), url)
 again = stream(spark, url, topic="in", startingOffsets="earliest").select("value")
 for _ in range(2):  # the second goes on from the checkpoint, and has nothing to do
     sink(again, url, checkpoint + "again", topic="again").trigger(availableNow=True).start().awaitTermination()
-tell(**found)
+report(**found)
 """
 
 

@@ -261,7 +261,7 @@ def test_a_topic_that_comes_later_is_found_by_the_pattern(
 
 
 def failing(frame: Any, checkpoint: Path) -> str:
-    """Runs a query that fails; what it says."""
+    """Runs a query that fails; returns the error."""
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
     with pytest.raises(Exception) as caught:
         writer.trigger(availableNow=True).start().awaitTermination(60)
@@ -354,7 +354,7 @@ def test_a_checkpoint_of_another_source_or_broker_is_refused(
             "option startingOffsets: 'other' is not a topic of topic=",
         ),
         pytest.param({"topics": "few,jobs"}, "'jobs' is a round-robin topic", marks=pytest.mark.slow),
-        # Options of a batch: which of the two it is, Spark says only now.
+        # Options of a batch: which of the two it is, Spark reports only now.
         ({"topic": "few", "endingOffsets": "latest"}, "not an option of readStream: 'endingOffsets'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Monitors: what they tell, in which order, how little they keep and what they cost."""
+"""Monitors: what they report, in which order, how little they keep and what they cost."""
 
 import asyncio
 import gc
@@ -39,7 +39,7 @@ def now(monitor):
     return found
 
 
-# What is told
+# What is reported
 
 
 BAD = {
@@ -167,7 +167,7 @@ async def test_a_reader_that_lags_learns_how_many_it_has_missed(make):
     assert got[1:] == whole[-5:]
     assert got[0].count == len(whole) - 5 == 596
     assert got[0].time <= got[1].time
-    # Afterwards it is told everything again, up to the end.
+    # Afterwards it gets everything again, up to the end.
     pull.unbind(first)
     pull.stop()
     assert [event.kind async for event in small] == [Kind.CLOSED, Kind.MONITOR_STOPPED]

@@ -71,7 +71,7 @@ async def test_nodrop_goes_on_when_the_slow_one_leaves(make, endpoint):
 
 
 async def test_a_subscriber_may_be_reset_while_others_are_served(make):
-    """A slot is free again only when the matcher has forgotten it; the next peer hears nothing that it did not ask."""
+    """A slot is free again only when the matcher has forgotten it; the next peer gets nothing that it did not ask."""
     import socket
     import struct
 

@@ -66,7 +66,7 @@ async def test_a_reply_to_a_client_that_left_is_dropped(make, endpoint):
     assert await rep.recv() == b"and gone"
     req.stop()
     await until(lambda: not rep.peers)
-    await rep.send(b"nobody hears it")
+    await rep.send(b"not received")
     other = make(omq.REQ, connect=rep.endpoints[0])
     await other.send(b"next")
     assert await rep.recv(timeout=5) == b"next"

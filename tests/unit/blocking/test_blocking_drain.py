@@ -230,7 +230,7 @@ def test_under_a_security_mechanism(mechanism: str) -> None:
 
 @pytest.mark.alone
 def test_heartbeats_end_nothing_before_its_end(push: omq.PUSH) -> None:
-    """The sender cannot be heard any more once it has our end, and neither can we."""
+    """The sender cannot be read any more once it has our end, and neither can we."""
     # On a machine that is busy neither side is to miss the other's beat before the end.
     beat = {"heartbeat_interval": 0.1, "heartbeat_timeout": 0.4, "heartbeat_ttl": 0.4}
     with omq.PUSH(

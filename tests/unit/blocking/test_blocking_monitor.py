@@ -1,4 +1,4 @@
-"""Monitors of blocking sockets: threads that wait for events. What events tell is tested in the asyncio twin."""
+"""Monitors of blocking sockets: threads that wait for events. The events themselves are tested in the asyncio twin."""
 
 import itertools
 import threading

@@ -32,7 +32,7 @@ def fill_again(router, names):
         if not router.poll(0.05, omq.POLL_OUT):
             return
         fill(router, name)
-    raise AssertionError("somebody takes on and on")
+    raise AssertionError("a peer takes on and on")
 
 
 def drain(dealer):
@@ -48,7 +48,7 @@ def writable(router):
 
 def test_a_mandatory_router_can_send_while_any_peer_has_room(make, endpoint):
     router = make(omq.ROUTER, bind=endpoint, router_mandatory=True, **HWM)
-    assert not writable(router), "nobody is there"
+    assert not writable(router), "there is no peer"
     names = [b"one", b"two", b"three"]
     dealers = {name: make(omq.DEALER, connect=router.endpoints[0], identity=name, **HWM) for name in names}
     router.wait_connected(3, timeout=BOUND)

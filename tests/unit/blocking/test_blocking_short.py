@@ -83,7 +83,7 @@ def test_a_request_that_was_answered_leaves_nothing_to_wait_for(context: omq.Con
 def test_what_was_not_delivered_is_waited_for(context: omq.Context) -> None:
     with held("127.0.0.1") as port:
         push = omq.PUSH(context, connect=f"tcp://127.0.0.1:{port}", linger=0.2)
-        push.send(b"nobody comes for it")
+        push.send(b"no peer takes it")
         before = threading.Event()
         timer = threading.Timer(0.1, before.set)
         timer.start()
@@ -145,7 +145,7 @@ def test_monitors_have_heard_everything_when_close_returns(context: omq.Context)
 
 
 def test_a_caller_greets_before_the_io_thread_knows(context: omq.Context, held_up: threading.Event) -> None:
-    """With NULL and an address in figures nothing of what we say depends on anybody."""
+    """With NULL and an address in figures nothing that we send depends on the peer."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(BOUND)
         dealer = omq.DEALER(context, connect=f"tcp://127.0.0.1:{server.getsockname()[1]}", identity=b"me")

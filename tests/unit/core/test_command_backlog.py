@@ -18,7 +18,7 @@ def command(name, data=b""):
 
 
 class Watchful(Session):
-    """Counts how often it is told that commands wait; looks when it is asked to."""
+    """Counts how often it is notified that commands wait; looks when it is asked to."""
 
     def __init__(self):
         super().__init__()

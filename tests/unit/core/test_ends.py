@@ -63,7 +63,7 @@ LONG = 150  # bytes of a write that is refused: what gathers is longer than one 
 class Filter(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("program", ctypes.c_void_p)]
 
-def refuse(seccomp, number, answer):  # seccomp(2), for all threads: sendto with more than so many bytes
+def refuse(seccomp, number, answer):  # seccomp(2), for all threads: sendto with more than LONG bytes
     steps = [
         (0x20, 0, 0, 0), (0x15, 0, 3, number),
         (0x20, 0, 0, 16 + 8 * 2), (0x35, 0, 1, LONG),

@@ -1,4 +1,4 @@
-"""inproc: what one end tells the other, in another thread."""
+"""inproc: what one end sends the other, in another thread."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.support.bare_connection import Driven
 
 
 def elsewhere():
-    """The bell of a loop in another thread, which looks when the test says so."""
+    """The bell of a loop in another thread, which looks when the test calls for it."""
     bell = Bell()
     bell.open()
     return bell

@@ -33,7 +33,7 @@ SILENCE_S = 0.4  # seconds in which a look would have come
 
 
 class Owner:
-    """A connection whose owner reads when the test says so, and its peer.
+    """A connection whose owner reads when the test calls for it, and its peer.
 
     Args:
         family: Of the two sockets.

@@ -276,7 +276,7 @@ def starve(size: int) -> None:
                 sent += owner.far.send(memoryview(wire)[sent : sent + 50_000])
                 owner.poller.dispatch()
         except (MemoryError, BlockingIOError):
-            pass  # ours, or nobody reads any more
+            pass  # ours, or the reader has stopped
         finally:
             testing.remove_mem_hooks()
         owner.hear(b"")

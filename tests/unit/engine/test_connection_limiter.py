@@ -332,7 +332,7 @@ async def test_no_more_than_max_connections_are_kept(make, endpoint, reports):
     assert await surplus.read_all(timeout=5) == b""
     surplus.close()
     assert any("max_connections=2" in reason for kind, _, reason in reports if kind == "accept_failed")
-    # One that goes makes room: who has been turned away comes again by himself.
+    # A connection that ends makes room: a refused client connects again by itself.
     reports.clear()
     late = make(omq.PUSH, connect=pull.endpoints[0], reconnect_interval=0.01)
     await until(lambda: sum(kind == "accept_failed" for kind, _, _ in reports) >= 2)

@@ -322,7 +322,7 @@ async def test_running_out_of_descriptors_is_survived(make, monkeypatch, reports
     assert sum(event[0] == "connect_failed" for event in reports) == 3
 
 
-# Where nobody listens
+# Without a listener
 
 
 @on_both_loops

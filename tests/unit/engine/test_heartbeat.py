@@ -197,7 +197,7 @@ async def test_the_dialling_side_dials_again_after_a_silence(make):
                 assert b"PING" in seen
 
 
-# Nobody is taken for dead who is not
+# A live peer is not taken for dead
 
 
 @on_seven_pairs

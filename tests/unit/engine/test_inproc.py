@@ -77,7 +77,7 @@ async def test_order_holds_between_threads(make, inproc, worker, send_hwm, recv_
 
 
 async def test_word_that_there_is_room_crosses_once(make, inproc, worker):
-    """Not once a message, while the sender's thread is busy and cannot hear it."""
+    """Not once a message, while the sender's thread is busy and cannot handle it."""
     pull = make(omq.PULL, bind=inproc, recv_hwm=100)
 
     async def begin():
@@ -119,7 +119,7 @@ async def test_ends_that_close_while_they_are_joined(make, inproc, worker):
     for turn in range(200):
         await worker.call(visit(turn % 5))
     await until(lambda: not push.peers)
-    # Nobody is there, so exactly the mark is accepted: a ghost would swallow them.
+    # There is no peer, so exactly the mark is accepted: a ghost would swallow them.
     sent = await push.send_many([b"%d" % number for number in range(20)], timeout=0)
     assert sent == 5
 

@@ -143,7 +143,7 @@ async def _connections(make, timeline):
             await until(lambda: timeline.seen(ConnectionState.LEAVING, ConnectionState.CLOSING))
         if end == "stop":
             pull.stop()
-            # Nobody is there any more: the dialer tries, and waits.
+            # There is no listener any more: the dialer tries, and waits.
             await until(lambda: timeline.seen(DialerState.CONNECTING, DialerState.WAITING))
             dialer = push._engine.endpoints.dialers[where][0]
             await until(lambda part=dialer: part.state is DialerState.WAITING)
@@ -204,7 +204,7 @@ async def test_the_engine_goes_every_way_of_the_table_and_tells_of_it(make, time
                 _told(row.events.split(", "), timeline.events[max(before - 1, 0) :])
                 for source, target, before in timeline.moves
                 if (source, target) == (row.source, row.target)
-            ), f"{row} is not told"
+            ), f"{row} is not reported"
 
 
 def _told(tells, events):

@@ -229,7 +229,7 @@ async def test_what_a_handler_is_asked() -> None:
     _, asked = await judged(ok, None, zap_domain="global")
     assert asked == [[b"1.0", asked[0][1], b"global", b"127.0.0.1", b"", b"NULL"]]
     _, asked = await judged(ok, None)
-    assert asked == [], "without a domain NULL asks nobody"
+    assert asked == [], "without a domain NULL asks no handler"
 
 
 async def test_what_a_handler_says_of_a_user() -> None:
@@ -251,7 +251,7 @@ async def test_refusals(client: Security | None, status: bytes) -> None:
     )
     assert event.category is HandshakeFailure.AUTHENTICATION
     assert f"the ZAP handler answers {status.decode()} 'no'" in event.reason
-    # 300 is temporary: the peer is told nothing and comes again (RFC 27).
+    # 300 is temporary: the peer gets no answer and comes again (RFC 27).
     assert ("the peer was refused: ''" in event.reason) == (status == b"300")
 
 

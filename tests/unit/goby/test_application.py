@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Echo(Application):
-    """Answers what it hears, and counts."""
+    """Answers what it receives, and counts."""
 
     frequency = 50.0
 

@@ -190,7 +190,7 @@ def test_an_inbox_is_bounded_and_drops_what_nobody_takes() -> None:
     assert 0 < inbox.wait_time() <= READER_TIMEOUT_S
     assert inbox.accept(items, MAX_HELD_PUBLICATIONS + 4) == MAX_HELD_PUBLICATIONS + 5
     inbox.ended = True
-    assert inbox.accept(items, 0) == MAX_HELD_PUBLICATIONS + 5, "what comes after the end is nobody's"
+    assert inbox.accept(items, 0) == MAX_HELD_PUBLICATIONS + 5, "what comes after the end is not delivered"
 
 
 def test_a_burst_has_so_many_bytes() -> None:

@@ -51,7 +51,7 @@ def test_the_manager_itself_is_waited_for() -> None:
     assert asked(held, 2, "anybody").hold is True
     assert held.hold.missing(0) == ["gobyd"]
     held.set_ready()
-    assert asked(held, 2, "anybody", now=100.0).hold is False, "it need not say so again"
+    assert asked(held, 2, "anybody", now=100.0).hold is False, "it need not report itself again"
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations("abc")))
@@ -167,7 +167,7 @@ def test_required_names_are_taken_once() -> None:
 
 
 def test_a_process_that_is_silent_no_longer_speaks_for_its_name() -> None:
-    """A second process has used the name for a moment: the first one, which is still there, is heard again."""
+    """A second process has used the name for a moment: the first one, which is still there, is served again."""
     hold = Hold(["nav", "log"])
     hold.register("nav", 1, 0.0)
     assert hold.record("nav", 1, True, 0.1)

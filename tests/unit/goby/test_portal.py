@@ -39,7 +39,7 @@ def test_what_is_published_arrives(portal: Twin, bus_options: dict[str, Any], me
         a.ready()
         a.publish("g", message)
         assert there.recv(timeout=10) == message
-        assert here.recv(timeout=10) == message, "it hears itself, too"
+        assert here.recv(timeout=10) == message, "it receives its own, too"
         with pytest.raises(omq.ReceiveTimeout):
             there.recv(timeout=0)
 
@@ -161,7 +161,7 @@ def test_what_cannot_be_read_is_passed_over(
         assert results.recv(timeout=10).result == 4
         assert [next(every).data for _ in range(5)][-1] == b"good\0"
         until(lambda: len(called) == 1)
-        # Four that are no publications, one text, and two messages for each of the two that wanted them.
+        # Four that are not publications, one text, and two messages for each of the two that wanted them.
         assert a.malformed == 4 + 1 + 2 * 2
         assert "skipped" in caplog.text
         a.publish("g", "it lives on")
@@ -305,7 +305,7 @@ def test_a_portal_closes_without_a_gobyd(portal: Twin, bus: Make, caplog: pytest
         a.wait_released(10)
         made.daemon.close()
         until(lambda: not a.released)
-        a.publish("g", "kept for nobody")
+        a.publish("g", "kept in vain")
         began = time.monotonic()
     assert time.monotonic() - began < 3
     assert "1 publications that were held are dropped" in caplog.text

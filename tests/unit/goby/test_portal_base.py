@@ -386,7 +386,7 @@ def test_a_router_that_stalls_is_given_no_more_until_it_goes_on() -> None:
         assert portal.until("send").frames == []
         assert len(portal.published) == 450
         assert not portal._outbox.open
-    assert portal.keep(b"/g/450"), "nobody is kept waiting"
+    assert portal.keep(b"/g/450"), "no caller is kept waiting"
     portal.until("loss")
     assert portal.published == frames(451)
     assert portal._outbox.open

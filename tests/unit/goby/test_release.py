@@ -30,7 +30,7 @@ def test_an_answer_that_was_subscribed_to_late_comes(portal: Twin, bus: Make) ->
         for number in range(200):
             text = str(number)
             heard, mine = asks.subscribe(f"answer{text}", str), asks.subscribe(f"mine{text}", str)
-            assert asks.released, "it is no hold"
+            assert asks.released, "it is not a hold"
             asks.publish(f"mine{text}", text)
             asks.publish("ask", text)
             assert mine.recv(timeout=5) == text

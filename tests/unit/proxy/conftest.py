@@ -1,4 +1,4 @@
-"""Proxies for tests: each runs in a thread of its own, and a test tells it what to do."""
+"""Proxies for tests: each runs in a thread of its own, and a test steers it."""
 
 from __future__ import annotations
 

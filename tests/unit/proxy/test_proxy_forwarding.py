@@ -356,7 +356,7 @@ def test_subscriptions_come_and_go(make, proxied):
     other.subscribe(b"a")
     one.unsubscribe(b"a")
     other.unsubscribe(b"b")
-    assert publisher.recv(timeout=BOUND) == b"\x00b"  # somebody still wants the a
+    assert publisher.recv(timeout=BOUND) == b"\x00b"  # a subscriber still wants the a
     publisher.send(b"a 1")
     assert other.recv(timeout=BOUND) == b"a 1"
     other.close()
@@ -464,7 +464,7 @@ def test_a_rep_at_both_ends_keeps_the_envelope_and_outlives_who_asked(make, prox
     proxy = proxied(echo, echo)
     for turn in range(20):
         with make(omq.DEALER, connect=proxy.front_end, linger=0) as gone:
-            gone.send_multipart([b"", b"nobody waits for it"])
+            gone.send_multipart([b"", b"no peer waits for it"])
         client = make(omq.DEALER, connect=proxy.front_end)
         client.send(b"without a delimiter")
         client.send_multipart([b"one", b"two", b"", b"%d" % turn])

@@ -25,7 +25,7 @@ steered_by_each = pytest.mark.parametrize("kinds", CONTROLS, ids=lambda kinds: k
 
 
 class Flood:
-    """A thread that sends numbered messages until it is told to stop."""
+    """A thread that sends numbered messages until a call of stop."""
 
     def __init__(self, crew, socket, size=100, at=0):
         self.sent = at
@@ -48,7 +48,7 @@ class Flood:
 
 
 class Sink:
-    """A thread that receives numbered messages, in order, until its socket falls silent and it is told to stop."""
+    """A thread that receives numbered messages, in order, until its socket falls silent after a call of stop."""
 
     def __init__(self, crew, socket, at=0):
         self.got = at
@@ -203,7 +203,7 @@ def test_terminate_is_not_kept_up_by_a_flood_beside_a_stalled_direction(make, cr
     proxy = proxied(omq.PAIR, make(omq.PAIR, bind=TCP, recv_hwm=10))
     left = make(omq.PAIR, connect=proxy.front_end, recv_hwm=10)
     right = make(omq.PAIR, connect=proxy.back_end, recv_hwm=100_000)
-    stalled = Flood(crew, right, size=5000)  # nobody takes what comes at the left
+    stalled = Flood(crew, right, size=5000)  # no socket takes what comes at the left
     stable(lambda: stalled.sent)
     flood = Flood(crew, left)
     until(lambda: proxy.figures().front_in > 1000, "a flood the other way")

@@ -16,7 +16,7 @@ T = SocketType
 
 
 class FakeSession:
-    """One end of a pipe, and a note of what it was told."""
+    """One end of a pipe, and a record of its notifications."""
 
     def __init__(self, pattern, identity=b""):
         recv_queue = pattern.recv_queue if pattern.queues_messages else None

@@ -1,4 +1,4 @@
-"""Both sides of a handshake with roles, driven by hand: what each says, step by step."""
+"""Both sides of a handshake with roles, driven by hand: what each sends, step by step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from omq.zmtp.mechanism import Mechanism
 
 @dataclass
 class Exchange:
-    """A client and a server, and what they have said: each entry the side that speaks and one whole frame.
+    """A client and a server, and what they have sent: each entry the sending side and one whole frame.
 
     Attributes:
         client: The client's handshake, done.
@@ -31,7 +31,7 @@ def handshake(mechanism: Mechanism, kind: SocketType = SocketType.DEALER, **prop
 
 
 def greet(client: Handshake, server: Handshake) -> bytes:
-    """Exchanges the greetings; gives the client's first command. A server says nothing first."""
+    """Exchanges the greetings; gives the client's first command. A server sends nothing first."""
     to_server, to_client = client.start(), server.start()
     first = client.receive(to_client)
     assert server.receive(to_server) == b""

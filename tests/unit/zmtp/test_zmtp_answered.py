@@ -28,7 +28,7 @@ def side(mechanism, socket_type):
 
 
 def go_on(one, data):
-    """Lets a side take bytes, and answers its question, if it has one; gives what it says."""
+    """Lets a side take bytes, and answers its question, if it has one; returns what it sends."""
     said = one.receive(data)
     return said + one.answer() if one.question is not None else said
 

@@ -1,4 +1,4 @@
-"""CURVE, byte by byte (RFC 25, RFC 26): each message flipped, cut, repeated, reordered, said by the wrong side."""
+"""CURVE, byte by byte (RFC 25, RFC 26): each message flipped, cut, repeated, reordered, sent by the wrong side."""
 
 import pytest
 

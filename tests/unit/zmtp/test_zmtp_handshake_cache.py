@@ -1,4 +1,4 @@
-"""A handshake that was held before is looked up: it does what a usual one does, whatever was said before."""
+"""A handshake that was held before is looked up: it does what a usual one does, whatever was sent before."""
 
 import itertools
 

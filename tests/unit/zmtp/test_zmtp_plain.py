@@ -19,7 +19,7 @@ def client(username: bytes = b"user", password: bytes = b"word") -> PlainClient:
 
 
 def server_after(*said: bytes):
-    """A server that has heard this."""
+    """A server that has received this."""
     ours = handshake(PlainServer(), SocketType.ROUTER)
     ours.start()
     ours.receive(Greeting((3, 1), b"PLAIN", False).encode())
@@ -145,7 +145,7 @@ def test_two_servers_know_what_is_wrong() -> None:
 
 
 def test_two_servers_one_of_them_libzmq_are_hinted_at() -> None:
-    # libzmq's servers announce themselves as clients, so nobody ever speaks: the timeout says why.
+    # libzmq's servers announce themselves as clients, so neither side ever sends: the timeout's error names the reason.
     assert "a PLAIN server, too?" in server_after().hint
 
 

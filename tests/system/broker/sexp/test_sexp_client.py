@@ -163,7 +163,7 @@ def test_no_server():
 
 @contextlib.contextmanager
 def false_server(said: bytes, quiet: bool = False) -> Iterator[str]:
-    """Runs a server of one connection that sends *said*, and then closes it or stays silent."""
+    """Runs a server of one connection that sends *output*, and then closes it or stays silent."""
     over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

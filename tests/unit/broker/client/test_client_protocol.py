@@ -778,7 +778,7 @@ def test_what_was_acknowledged_of_one_store_is_not_done_in_another():
     core.connected()
     core.receive([protocol.WELCOME, core.out.popleft()[1], b'{"broker": "another"}'])
     core.receive([protocol.CONSUMING, feed.tag, b"{}"])
-    core.ack_or_nack(feed, core.session - 1, [2], True)  # said late
+    core.ack_or_nack(feed, core.session - 1, [2], True)  # sent late
     core.add_ack(feed, core.session - 1, 3)
     assert not any(feed.is_acked(number) for number in (1, 2, 3))
 
@@ -804,13 +804,13 @@ def test_what_is_asked_before_there_is_a_connection_is_no_repetition():
 
 
 def refuse(core: ClientProtocol, *requests: PendingRequest) -> None:
-    """The broker says `busy` to some requests."""
+    """The broker answers some requests with `busy`."""
     for request in requests:
         core.receive([protocol.ERROR, request.tag, b"busy", b"too much"])
 
 
 def said(core: ClientProtocol) -> list[bytes]:
-    """The tags of what the client says."""
+    """The tags of the client's messages."""
     tags = [message[1] for message in core.out]
     core.out.clear()
     return tags

@@ -280,7 +280,7 @@ async def test_is_durable_once_the_first_position_is_stored(monkeypatch):
         assert told[0].code == "full"
         assert not topic.is_durable("a")
         assert topic.is_durable("b")
-        # The same again is no better as long as nothing is durable.
+        # The same again fails, too, as long as nothing is durable.
         broker.subscribe(topic, "latest", RecordingSink(), name="a").end()
         topic.flush(told.append)
         await until(lambda: len(told) == 2)
@@ -357,7 +357,7 @@ async def test_messages_stay_until_the_subscription_of_retain_for_has_acknowledg
         other.move(5)
         sink = RecordingSink()
         reader = broker.subscribe(topic, "latest", sink, name="archiver")
-        await until(lambda: sink.ids == [1, 2, 3, 4, 5])  # it exists since the topic does, whatever replay says
+        await until(lambda: sink.ids == [1, 2, 3, 4, 5])  # it exists since the topic does, whatever replay is
         await run_pending(broker)
         assert topic.state().first == 1
         reader.move(3)

@@ -130,7 +130,7 @@ async def test_unacknowledged_messages_are_redelivered_after_the_timeout():
         await until(lambda: len(other.got) == 2)
         assert sorted(other.ids) == [1, 3]
         assert other.counts == [2, 2]
-        consumer.ack([(1, 3)])  # too late: somebody else has them
+        consumer.ack([(1, 3)])  # too late: another consumer has them
         await flushed(topic)
         assert settled(broker, topic).floor == 0
 
@@ -583,7 +583,7 @@ async def test_scattered_late_acks_count():
         consumer = broker.consume(topic, sink, credit=6_000, ack_timeout=0.2)
         await until(lambda: len(sink.got) == 6_000)
         consumer.ack([(id, id) for id in range(1, 6_001, 2)])
-        await until(lambda: topic.backlog == 3_000)  # the others are overdue, and nobody is there who takes them
+        await until(lambda: topic.backlog == 3_000)  # the others are overdue, and there is no consumer that takes them
         consumer.ack([(id, id) for id in range(2, 6_001, 2)])
         assert topic.backlog == 0
         await flushed(topic)

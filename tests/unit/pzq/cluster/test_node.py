@@ -58,13 +58,13 @@ def done(one: Node, *kinds: type | str) -> list[Any]:
 
 
 def send(one: Node, kind: str, sender: str, origin: str, lists: dict[str, Any], now: float) -> None:
-    """Has a peer tell something of messages."""
+    """Has a peer report something about messages."""
     incarnation = one.leadership.peers[sender].incarnation
     one.receive(kind, {"from": sender, "incarnation": incarnation, "to": one.name, "origin": origin, **lists}, now)
 
 
 def hear_state(one: Node, peer: str, told: dict[str, Any], now: float) -> bool:
-    """Has a peer tell its state; whether it is another incarnation than before."""
+    """Has a peer report its state; returns whether it is another incarnation than before."""
     before = len(one.actions)
     one.receive("KALV", {"from": peer, **told}, now)
     return Restarted(peer) in one.actions[before:]
@@ -353,7 +353,7 @@ def test_an_owner_hears_what_it_has_stated_itself_where_its_store_has_lost_that(
     one.acked.add_checkpoint("a", stem, AckCheckpoint(160, [(1, 1)]))
     one.receive("DONE", {"from": "b", "stated": {**stated("a", [1, 2], [4, 9]), "x": {}}}, 1.0)
     one._scan()
-    assert list(one.own) == [before[2], *since], "it says nothing of what was stored after it"
+    assert list(one.own) == [before[2], *since], "it covers nothing that was stored after it"
     assert one.acked.next_time("a", stem, 5) == 201
 
 

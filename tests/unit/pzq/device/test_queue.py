@@ -1,4 +1,4 @@
-"""Queues of a device: what a cluster is told of them, and when they may be delivered."""
+"""Queues of a device: what they report to a cluster, and when they may be delivered."""
 
 from __future__ import annotations
 
