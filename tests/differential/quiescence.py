@@ -31,18 +31,18 @@ def settle(ask: Callable[[], Any], attendants: frozenset[int] = frozenset()) -> 
     """
     calling = frozenset(str(one) for one in attendants)
     end = time.monotonic() + TIRED
-    said, ran = None, None
+    before, ran = None, None
     while True:
-        says = ask()
+        report = ask()
         begun, _ = _threads()
         time.sleep(POLL_INTERVAL_S)
         runs, asleep = _threads()
         others = {task: number for task, number in runs.items() if task not in calling}
-        if asleep and runs == begun and others == ran and says == said:
-            return says
+        if asleep and runs == begun and others == ran and report == before:
+            return report
         if time.monotonic() > end:
-            return says
-        said, ran = says, others
+            return report
+        before, ran = report, others
 
 
 def _threads() -> tuple[dict[str, str], bool]:

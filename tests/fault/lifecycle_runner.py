@@ -86,7 +86,7 @@ class LifecycleRunner:
 
     Args:
         endpoints: Gives an endpoint of its own for a number.
-        say: Is called with each step and its result.
+        report: Is called with each step and its result.
     """
 
     def __init__(
@@ -96,12 +96,12 @@ class LifecycleRunner:
         context: omq.Context,
         proxy: Proxy,
         endpoints: Callable[[int], str],
-        say: Callable[[str], None] = lambda _: None,
+        report: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.plan = plan
         self.twin = twin
         self.history = History()
-        self.say = say
+        self.report = report
         self._context = context
         self._proxy = proxy
         self._endpoint = endpoints
@@ -118,11 +118,11 @@ class LifecycleRunner:
             for actor in self._actors:
                 await self._make(actor)
             for step in self.plan.steps:
-                self.say(f"{step}")
+                self.report(f"{step}")
                 await self._perform(step)
             await self._last_exchange()
             for step in self.plan.ending:
-                self.say(f"{step}")
+                self.report(f"{step}")
                 await self._end(self._actors[step.who], step.how, step.timeout)
             await self._settle()
         finally:
@@ -151,7 +151,7 @@ class LifecycleRunner:
         try:
             await perform(actor, step)
         except self._allowed(actor, step.what) as error:
-            self.say(f"    {type(error).__name__}: {error}")
+            self.report(f"    {type(error).__name__}: {error}")
 
     def _allowed(self, actor: Actor, what: str) -> tuple[type[Exception], ...]:
         allowed = (omq.Timeout, TimeoutError, omq.ClosedError, *_EXPECTED.get(what, ()))
@@ -367,7 +367,7 @@ class LifecycleRunner:
             try:
                 await work()
             except self._allowed(actor, what) as error:
-                self.say(f"    {actor} {what} in the background: {type(error).__name__}: {error}")
+                self.report(f"    {actor} {what} in the background: {type(error).__name__}: {error}")
 
         self._background.append(self.twin.spawn(forgiving(), f"seed {self.plan.seed}: {actor} {what}"))
         return self._background[-1]
@@ -465,7 +465,7 @@ class LifecycleRunner:
         parts = self.plan.clean or self.plan.one_peer or "ROUTER" in self.plan.kinds
         if parts and not self.plan.lossless:
             await self._part(left + right)
-        self.say(f"the last exchange of {[str(actor) for actor in left]} and {[str(actor) for actor in right]}")
+        self.report(f"the last exchange of {[str(actor) for actor in left]} and {[str(actor) for actor in right]}")
         paired = self.plan.lossless and self.plan.one_peer and _meet(left[0], right[0])
         for actor in right if not paired else ():
             endpoint = self._endpoint(200 + actor.number)
@@ -602,7 +602,7 @@ class LifecycleRunner:
                     numbers.add(await self._send(sender, voice, [b"final"], SOON, name))
                 except (omq.StateError, omq.UnroutableError) as error:
                     # A REQ waits for a reply, and may have it or learn that it will never come.
-                    self.say(f"    {error}")
+                    self.report(f"    {error}")
             await self.twin.sleep(0.0003)
 
     async def _settle(self) -> None:

@@ -211,16 +211,16 @@ class LifecycleRun:
         begun = time.monotonic()
         story = self._stories[seed] = []
 
-        def say(text: str) -> None:
+        def report(text: str) -> None:
             story.append(f"{1000 * (time.monotonic() - begun):9.3f} {text}")
             if self._verbose:
                 print(seed, story[-1], flush=True)
 
         for role in plan.cast:
-            say(f"{role}")
-        say(f"{plan.transport} calm={plan.calm} lossless={plan.lossless} clean={plan.clean} proxied={plan.proxied}")
+            report(f"{role}")
+        report(f"{plan.transport} calm={plan.calm} lossless={plan.lossless} clean={plan.clean} proxied={plan.proxied}")
         context = omq.Context() if plan.own_context else self._context
-        return LifecycleRunner(plan, twin, context, self._proxy, self._endpoints(plan.transport), say), context
+        return LifecycleRunner(plan, twin, context, self._proxy, self._endpoints(plan.transport), report), context
 
     def _endpoints(self, transport: str) -> Callable[[int], str]:
         """Endpoints that no other lifecycle uses: known before they are bound, and free when they are again."""
@@ -237,8 +237,8 @@ class LifecycleRun:
     # ------------------------------------------------------------------ what is wrong
 
     def _blame(self, seed: int, error: BaseException) -> None:
-        told = "\n".join(self._stories[seed][-STORY:])
-        self.failures[seed] = f"{told}\n{''.join(traceback.format_exception(error))}"
+        tail_lines = "\n".join(self._stories[seed][-STORY:])
+        self.failures[seed] = f"{tail_lines}\n{''.join(traceback.format_exception(error))}"
 
     def _fail(self, seeds: list[int], what: str) -> None:
         self.failures[seeds[0]] = f"seeds {seeds[0]} to {seeds[-1]}: {what}"

@@ -73,6 +73,6 @@ def consume(job: dict[str, Any], journal: int) -> None:
 
 
 if __name__ == "__main__":
-    told = json.loads(sys.argv[1])
-    file = os.open(told["journal"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    {"produce": produce, "consume": consume}[told["role"]](told, file)
+    arguments = json.loads(sys.argv[1])
+    file = os.open(arguments["journal"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    {"produce": produce, "consume": consume}[arguments["role"]](arguments, file)

@@ -67,13 +67,13 @@ class Power:
         return True
 
 
-def after(node: Node, *some: bytes, done_with: int = 0) -> Power:
+def after(node: Node, *some: bytes, acked: int = 0) -> Power:
     """Produces, has consumers acknowledge some, and waits until that is synced."""
     before = Power(node).synced
     if some:
         produce(node, *some)
-        consume(node, done_with)
-        until(lambda: node.figures()["messages"] == len(some) - done_with, "it is noted")
+        consume(node, acked)
+        until(lambda: node.figures()["messages"] == len(some) - acked, "it is noted")
         return Power(node, before)
     return Power(node)
 
@@ -82,7 +82,7 @@ def states(node: Node, number: int, owner: Node | None = None) -> bool:
     """Returns whether a node has on its disk that *number* messages, its own or an owner's, are acknowledged."""
     kept = json.loads((node.database / "done.json").read_bytes())
     stated = kept.get((owner or node).broadcast, {}).values()
-    return any(told and told[0][1] >= number for _, told, *_ in stated)
+    return any(ranges and ranges[0][1] >= number for _, ranges, *_ in stated)
 
 
 @pytest.fixture
@@ -92,22 +92,22 @@ def directories(tmp_path: Path) -> Iterator[Iterator[Path]]:
 
 
 @pytest.mark.parametrize(
-    ("before", "done_with"),
+    ("before", "acked"),
     [pytest.param(0, 0, marks=pytest.mark.slow), (5, 5), pytest.param(5, 4, marks=pytest.mark.fault)],
     ids=str,
 )
-def test_a_lost_tail_comes_back_and_stays(directories: Iterator[Path], before: int, done_with: int) -> None:
+def test_a_lost_tail_comes_back_and_stays(directories: Iterator[Path], before: int, acked: int) -> None:
     """The queue may have been empty before or not. The same holds where the owner is restarted in an orderly way."""
     for directory in directories:
         directory.mkdir()
         with cluster(directory, "--replicas", "2") as nodes:
-            power = after(nodes[0], *bodies("before", before), done_with=done_with)
+            power = after(nodes[0], *bodies("before", before), acked=acked)
             produce(nodes[0], *bodies("tail"))
             if not power.lost():
                 continue
             nodes[0].start()
             whole(nodes)
-            left = COUNT + before - done_with
+            left = COUNT + before - acked
             until(lambda: nodes[0].figures()["messages"] == left, "the tail is back")  # noqa: B023
             produce(nodes[0], *bodies("later"))
             with Consumer(nodes[0].send, prefetch=1000) as consumer:

@@ -75,7 +75,7 @@ def feed_stream(data: bytes, codec: Codec | None, frames: Frames, *, framed: boo
         near, far = _pair()
         poller = Poller(None)
         try:
-            _hear(near.detach(), far, poller, wire, cut, codec, hang_up=True)
+            _receive(near.detach(), far, poller, wire, cut, codec, hang_up=True)
         finally:
             far.close()
             poller.close()
@@ -84,14 +84,14 @@ def feed_stream(data: bytes, codec: Codec | None, frames: Frames, *, framed: boo
         LINES.append(Line())
     line = LINES[0]
     try:
-        _hear(os.dup(line.near.fileno()), line.far, line.poller, wire, cut, codec)
+        _receive(os.dup(line.near.fileno()), line.far, line.poller, wire, cut, codec)
     finally:
         _drain(line.far)  # answers
         if len(wire) > cut:
             _drain(line.near)
 
 
-def _hear(
+def _receive(
     fd: int, far: socket.socket, poller: Poller, wire: bytes, cut: int, codec: Codec | None, hang_up: bool = False
 ) -> None:
     owner = Owner()

@@ -281,9 +281,9 @@ async def test_what_strangers_say_ends_their_connection_and_no_other(libzmq: Lib
         push = libzmq.open("PUSH", connect=pull.endpoints[0], **ITS_CLIENT)
         await push.send(b"before")
         assert await pull.recv(timeout=5) == b"before"
-        says, reason = UNAUTHENTICATED[case]
+        sent, reason = UNAUTHENTICATED[case]
         async with dialled(pull.endpoints[0]) as peer:
-            await peer.send(greeting(mechanism=b"CURVE") + says)
+            await peer.send(greeting(mechanism=b"CURVE") + sent)
             await peer.ended()
         event = await failed()
         assert event.category is HandshakeFailure.PROTOCOL
@@ -315,15 +315,15 @@ OLD = {
 @on_uvloop
 async def test_an_old_header_does_not_skip_the_mechanism_1273(fresh: Fresh, mechanism: str, version: str) -> None:
     security = {"NULL": None, "PLAIN": omq.PlainServer({}), "CURVE": curve_server()}[mechanism]
-    says, reason = OLD[version]
+    sent, reason = OLD[version]
     async with (
         omq.PULL(bind=fresh("tcp"), linger=0.0, security=security) as pull,
-        verdicts(pull) as said,
+        verdicts(pull) as reported,
         dialled(pull.endpoints[0]) as peer,
     ):
-        await peer.send(says)
+        await peer.send(sent)
         await peer.ended()
-        await said.failed(HandshakeFailure.PROTOCOL, reason)
+        await reported.failed(HandshakeFailure.PROTOCOL, reason)
         with pytest.raises(omq.Timeout):
             await pull.recv(timeout=0)
 

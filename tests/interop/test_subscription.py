@@ -267,13 +267,13 @@ async def test_omq_xpub_tells_of_two_libzmq_subscribers(
         for sub, news in ((one, [on(b"A")]), (two, on_second)):
             sub.subscribe(b"A")
             sub.subscribe(FENCE)
-            heard = [*news, on(FENCE)] if sub is one or options else news
-            assert [await xpub.recv(timeout=5) for _ in heard] == heard
+            received = [*news, on(FENCE)] if sub is one or options else news
+            assert [await xpub.recv(timeout=5) for _ in received] == received
         await xpub.wait_subscribed(FENCE, 2, timeout=5)
         one.unsubscribe(b"A")
         one.subscribe(b"after it")
-        heard = [*off_first, on(b"after it")]
-        assert [await xpub.recv(timeout=5) for _ in heard] == heard
+        received = [*off_first, on(b"after it")]
+        assert [await xpub.recv(timeout=5) for _ in received] == received
         await xpub.send(b"A for two")
         assert await two.recv() == b"A for two"
         two.unsubscribe(b"A")
@@ -375,7 +375,7 @@ class Seats:
         self._subscribers.append(one)
         return one
 
-    async def told(self, count: int) -> list[list[bytes]]:
+    async def received(self, count: int) -> list[list[bytes]]:
         """Returns the next messages of the XPUB."""
         return [await self._attended(self.xpub.recv_multipart()) for _ in range(count)]
 
@@ -411,31 +411,31 @@ async def test_each_subscription_of_one_peer_reaches_a_verbose_xpub(
         sub = seats.join()
         for _ in range(2):
             sub.subscribe(b"A")
-            assert await seats.told(1) == [[on(b"A")]]
+            assert await seats.received(1) == [[on(b"A")]]
         sub.unsubscribe(b"A")
         sub.subscribe(FENCE)
-        assert await seats.told(1) == [[on(FENCE)]]
+        assert await seats.received(1) == [[on(FENCE)]]
         sub.unsubscribe(b"A")
-        assert await seats.told(1) == [[off(b"A")]]
+        assert await seats.received(1) == [[off(b"A")]]
 
 
 @pytest.mark.parametrize(("up", "down"), SEATS)
-@pytest.mark.parametrize(("option", "heard"), [("xpub_verbose", []), ("xpub_verboser", [[off(b"A")]])])
+@pytest.mark.parametrize(("option", "received"), [("xpub_verbose", []), ("xpub_verboser", [[off(b"A")]])])
 @on_uvloop
 async def test_what_an_xpub_hears_when_one_of_two_subscribers_leaves(
-    libzmq: Libzmq, fresh: Fresh, up: str, down: str, option: str, heard: list[list[bytes]]
+    libzmq: Libzmq, fresh: Fresh, up: str, down: str, option: str, received: list[list[bytes]]
 ) -> None:
     async with Seats(libzmq, fresh("tcp"), up, down, **{option: True}) as seats:
         stays, goes = seats.join(), seats.join()
         for one in (stays, goes):
             one.subscribe(b"A")
-            assert await seats.told(1) == [[on(b"A")]]
+            assert await seats.received(1) == [[on(b"A")]]
         goes.subscribe(b"only mine")
-        assert await seats.told(1) == [[on(b"only mine")]]
+        assert await seats.received(1) == [[on(b"only mine")]]
         await seats.leave(goes)
-        assert sorted(await seats.told(1 + len(heard))) == sorted([*heard, [off(b"only mine")]])
+        assert sorted(await seats.received(1 + len(received))) == sorted([*received, [off(b"only mine")]])
         stays.unsubscribe(b"A")
-        assert await seats.told(1) == [[off(b"A")]]
+        assert await seats.received(1) == [[off(b"A")]]
 
 
 @pytest.mark.parametrize(("up", "down"), SEATS)
@@ -446,13 +446,13 @@ async def test_a_subscription_may_begin_a_message_of_several_parts(
     async with Seats(libzmq, fresh("tcp"), up, down) as seats:
         xsub = seats.join("XSUB")
         await xsub.send(on(FENCE))
-        assert await seats.told(1) == [[on(FENCE)]]
+        assert await seats.received(1) == [[on(FENCE)]]
         await xsub.send(b"hello")
         await xsub.send_multipart([on(b"A"), b"two", b"parts"])
         await xsub.send_multipart([on(b"B"), off(b"A")])
         await xsub.send_multipart([b"last", b"one"])
-        heard = [[b"hello"], [on(b"A")], [b"two", b"parts"], [on(b"B")], [off(b"A")], [b"last", b"one"]]
-        assert await seats.told(6) == heard
+        received = [[b"hello"], [on(b"A")], [b"two", b"parts"], [on(b"B")], [off(b"A")], [b"last", b"one"]]
+        assert await seats.received(6) == received
         await seats.xpub.send(b"A no more")
         await seats.xpub.send(b"B yes")
         async with asyncio.timeout(5):

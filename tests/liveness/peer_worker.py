@@ -47,7 +47,7 @@ class Worker:
             self._buffer += chunk
         return True
 
-    def hear(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         """Waits for the answer."""
         assert self.answered(ANSWER_TIMEOUT_S), f"the peers' process has sent nothing for {ANSWER_TIMEOUT_S:g} s"
         line, self._buffer = self._buffer.split(b"\n", 1)

@@ -42,7 +42,7 @@ class Case:
 
 
 START: dict[str, Any] = {
-    "pushing": NONE, "waits": NONE, "told": False, "left": (), "parked": True, "work": 0, "at": "rest",
+    "pushing": NONE, "waits": NONE, "notified": False, "left": (), "parked": True, "work": 0, "at": "rest",
     "current": NONE, "index": 0, "worked": False, "idle": 0, "keep": False,
 }  # fmt: skip
 EACH = ("sends", "room", "reads", "batch", "taken", "queued", "stuck", "watched", "blocked", "recent", "closed")
@@ -123,7 +123,7 @@ class Leaving:
             may_end = w.current != b or self.case.mutation == "forget does not wait"
             if self.case.closes and b == 0 and w.waits == NONE and w.pushing == NONE and free and may_end:
                 yield f"connection {b} ends", "", self._close, b
-        if w.waits != NONE and not w.blocked[w.waits] and w.told and w.taken[w.waits] == "":
+        if w.waits != NONE and not w.blocked[w.waits] and w.notified and w.taken[w.waits] == "":
             yield "the caller was notified of room", "caller", self._go_on, w.waits
         if w.pushing != NONE:
             yield "the caller has written a large batch", "caller", self._pushed, w.pushing
@@ -185,7 +185,7 @@ class Leaving:
         elif w.blocked[b]:
             w.blocked[b] = False
             if w.waits == b and self.case.mutation != "room is not reported":
-                w.told = True
+                w.notified = True
 
     def _is_blocked(self, w: Any, b: int) -> None:
         w.blocked[b] = True
@@ -196,7 +196,7 @@ class Leaving:
 
     def _go_on(self, w: Any, b: int) -> None:
         w.waits = NONE
-        w.told = False
+        w.notified = False
         self._send(w, b)
 
     def _close(self, w: Any, b: int) -> None:

@@ -72,7 +72,7 @@ class Machine:
     incarnation: int = 0  # whatever the disk knows of it, as a clock has it
     stopped: bool = False
     storing: list[tuple[str, str, Keys, Sequence[str]]] = field(default_factory=list)  # replicas that have come
-    told: set[str] = field(default_factory=set)  # the messages that this run knows to be acknowledged
+    known_acked: set[str] = field(default_factory=set)  # the messages that this run knows to be acknowledged
     made: list[int] = field(default_factory=list)  # the numbers of this store's messages
     stated: dict[str, Any] = field(default_factory=dict)  # the statements that are on the disk
     #: Its claims of this run, by owner: the record, and who knew then which messages are acknowledged.
@@ -81,7 +81,7 @@ class Machine:
     def begin(self, now: float) -> None:
         self.incarnation += 1
         self.starts.append(self.incarnation)
-        self.storing, self.told, self.claims = [], set(), {}
+        self.storing, self.known_acked, self.claims = [], set(), {}
         leadership = Leadership(
             self.name,
             [name for name in NAMES if name != self.name],
@@ -281,7 +281,7 @@ class Cluster:
                 machine.tick(self.now)
                 self.carry(machine)
                 for _, key in self.deliverable(machine):
-                    if key in machine.told:
+                    if key in machine.known_acked:
                         raise Broken(f"{machine.name} was notified that {key} is acknowledged, and delivers it")
         self.check_knowledge()
         if self.links or not all(machine.runs for machine in self.machines.values()):
@@ -345,7 +345,7 @@ class Cluster:
         match action:
             case Broadcast(kind, body):
                 if kind == "REMOVES":
-                    machine.told.update(body["keys"])
+                    machine.known_acked.update(body["keys"])
                 try:
                     node.receive(kind, body, self.now)
                 except StaleDirectory as error:
@@ -472,9 +472,9 @@ class Cluster:
         now = self.now
         machines = []
         for machine in self.machines.values():
-            told: Any = None
+            of_node: Any = None
             if machine.node is not None:
-                told = _of_node(machine.node, now)
+                of_node = _of_node(machine.node, now)
             machines.append(
                 (
                     machine.store,
@@ -486,7 +486,7 @@ class Cluster:
                     sorted((owner, sorted(stated.items())) for owner, stated in machine.stated.items()),
                     machine.stopped,
                     sorted((owner, sorted(knew)) for owner, (_, knew) in machine.claims.items()),
-                    told,
+                    of_node,
                 )
             )
         late = [(sender, to, _of_message(message, self)) for sender, to, message in self.late]

@@ -229,7 +229,7 @@ class Real:
             "alarm": bool(self.alarm.calls) and not driver._stopped,
             "bell": readable(self.bell.fd),
             "published": core.published,
-            "told": fd >= 0 and not core.closed and readable(fd),
+            "is_readable": fd >= 0 and not core.closed and readable(fd),
         }
 
 
@@ -255,7 +255,7 @@ def projected(model: Serving, w: ModelState) -> dict[str, Any]:
         "alarm": w.alarm,
         "bell": bool(w.bell),
         "published": w.readable_event in SHOWS,
-        "told": w.readable_event in ("readable", "released") and not w.closed,
+        "is_readable": w.readable_event in ("readable", "released") and not w.closed,
     }
 
 

@@ -253,13 +253,13 @@ def soak(minutes: float, seed: int) -> int:
     with tempfile.TemporaryDirectory(prefix="omq-") as folder:
         shared = SoakEndpoints(folder)
         threads = _start(shared, seed, failures)
-        begun = told = time.monotonic()
+        begun = printed = time.monotonic()
         print(f"{'s':>6} {'MiB':>8} {'fds':>5} {'threads':>8}  counts", flush=True)
         while time.monotonic() - begun < 60 * minutes and not shared.over.wait(SAMPLE):
             gc.collect()
             samples.append((time.monotonic() - begun, sample()))
-            if samples[-1][0] - told + begun > 15 or len(samples) == 1:
-                told = time.monotonic()
+            if samples[-1][0] - printed + begun > 15 or len(samples) == 1:
+                printed = time.monotonic()
                 when, (memory, descriptors, count) = samples[-1]
                 counts = ", ".join(f"{name} {number}" for name, number in sorted(shared.counts.items()))
                 print(f"{when:6.0f} {memory / 2**20:8.2f} {descriptors:5} {count:8}  {counts}", flush=True)

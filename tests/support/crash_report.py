@@ -49,7 +49,7 @@ class CrashReport:
         self._file = self._path.open("wb", buffering=0)
         self._failed: list[str] = []
         faulthandler.enable(self._file)
-        self._watch = _tell_of_c(self._file.fileno())
+        self._watch = _install_c_handler(self._file.fileno())
         self._note(f"of process {os.getpid()}")
 
     def _note(self, *lines: str) -> None:
@@ -138,7 +138,7 @@ def _compiled() -> None:
         made.rename(_LIBRARY)  # at once: another pytest of this tree may load it just now
 
 
-def _tell_of_c(fd: int) -> Callable[[int], object]:
+def _install_c_handler(fd: int) -> Callable[[int], object]:
     """Has C's stack reported, too; what aborts the process after a number of seconds, with 0 never."""
     if not _LIBRARY.exists():
         return lambda seconds: None
@@ -172,11 +172,11 @@ def _parts(text: str) -> tuple[list[str], dict[str, list[str]]]:
 def main() -> None:
     """Prints them."""
     kept = [path for path in (PLACE / "crash", *sorted(PLACE.glob("crash-*"))) if path.exists()]
-    told = [text for text in (path.read_text(errors="replace") for path in kept) if _crashed(text)]
-    if not told:
+    reports = [text for text in (path.read_text(errors="replace") for path in kept) if _crashed(text)]
+    if not reports:
         sys.exit("it has left no crash report")
-    for text in told:
-        _tell(text)
+    for text in reports:
+        _print_report(text)
 
 
 def _crashed(text: str) -> bool:
@@ -184,7 +184,7 @@ def _crashed(text: str) -> bool:
     return "\nthreads\n" in text or "Current thread" in text
 
 
-def _tell(text: str) -> None:
+def _print_report(text: str) -> None:
     head, parts = _parts(text)
     threads = [
         line for line in parts["threads"] if not re.search(r"/_pytest/|/pluggy/|/xdist/|^Extension modules", line)

@@ -28,7 +28,7 @@ COLUMNS = "number bigint, sequence bigint, host string"
 END = -1  # stands for a number in the row that a task ends with
 
 
-def tell(**facts: Any) -> None:
+def report(**facts: Any) -> None:
     """Reports facts to the program that started this one."""
     print("told", json.dumps(facts), flush=True)
 
@@ -53,7 +53,7 @@ def feed(kind: str, address: str, size: int, count: int) -> None:
         options["xpub_nodrop"] = True
     with getattr(omq, kind)(bind=f"tcp://{address}:*", linger=0, **options) as sock:
         threading.Thread(target=_obey, args=(sock,), daemon=True).start()
-        tell(url=sock.endpoints[0])
+        report(url=sock.endpoints[0])
         if kind == "PUB":
             sock.wait_subscribed(timeout=SUBSCRIBING)
         if not count:
@@ -63,14 +63,14 @@ def feed(kind: str, address: str, size: int, count: int) -> None:
         for number in range(count):
             sock.send(b"%0*d" % (DIGITS, number) + b"x" * (size - DIGITS))
         sock.flush(None)
-        tell(sent=count)
+        report(sent=count)
         threading.Event().wait()
 
 
 def _obey(sock: Any) -> None:
     """Reports how many connections there are, at each request, and ends with standard input."""
     for _ in sys.stdin:
-        tell(peers=len(sock.peers))
+        report(peers=len(sock.peers))
     os._exit(0)
 
 
@@ -269,7 +269,7 @@ class Driver:
             query.awaitTermination()
         except Exception as error:
             if not ending.is_set():
-                tell(failed=str(error))
+                report(failed=str(error))
         finally:
             self._spark.stop()
 
@@ -298,7 +298,7 @@ def read(*, counts: bool = False, kill: str = "", at: int = 0, **given: Any) -> 
         with contextlib.nullcontext() if alone else driver.at(number):
             rows = frame.collect()
         ends = [row for row in rows if row.number == END]
-        tell(
+        report(
             batch=number,
             host=ends[0].host,
             tasks=len(ends),
@@ -321,7 +321,7 @@ def measure(**given: Any) -> None:
             begun = time.perf_counter()
             frame.write.format("noop").mode("overwrite").save()
             took = time.perf_counter() - begun
-        tell(batch=number, host=driver.reader(number), seconds=took)
+        report(batch=number, host=driver.reader(number), seconds=took)
 
     driver.run(None, sink)
 

@@ -173,7 +173,7 @@ def test_a_handshake_goes_on_where_the_loop_has_ended(program: Any) -> None:
         with peer:
             peer.settimeout(BOUND)
             assert running.line() == "connected"
-            assert running.told().startswith("PUSH waits until accepted messages")
+            assert running.next_error().startswith("PUSH waits until accepted messages")
             peer.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(16) + b"\0" + bytes(31))
             ready = b"\x05READY\x0bSocket-Type\0\0\0\x04PULL"
             peer.sendall(b"\x04" + bytes([len(ready)]) + ready)
@@ -199,7 +199,7 @@ def test_an_absent_peer_is_waited_for_as_long_as_linger_says(
 @pytest.mark.parametrize("loop", ["asyncio.run", "uvloop by hand", "asyncio, never closed"])
 def test_ctrl_c_ends_an_endless_wait(program: Any, free_place: str, loop: str, keep: str | None) -> None:
     running = program(PRELUDE + LOOPS[loop].format(work=f"send({keep!r})"), free_place)
-    assert f"10 messages for {free_place} (linger=None s)" in running.told()
+    assert f"10 messages for {free_place} (linger=None s)" in running.next_error()
     running.asleep()
     running.process.send_signal(signal.SIGINT)
     assert f"PUSH has dropped 10 messages for {free_place}" in ended(running)
@@ -208,7 +208,7 @@ def test_ctrl_c_ends_an_endless_wait(program: Any, free_place: str, loop: str, k
 @pytest.mark.parametrize("keep", [None, "global"])
 def test_a_peer_that_comes_at_last_gets_it(program: Any, free_place: str, keep: str | None) -> None:
     running = program(PRELUDE + f"asyncio.run(send({keep!r}))", free_place)
-    assert "waits until accepted messages have left" in running.told()
+    assert "waits until accepted messages have left" in running.next_error()
     with omq.Context() as context, omq.PULL(context, bind=free_place) as pull:
         assert numbers(pull, 10) == list(range(10))
         assert "dropped" not in ended(running)
@@ -293,7 +293,7 @@ threading.Thread(target=asyncio.run, args=[work()], daemon=True).start()
 sent.wait()
 """
     running = program(PRELUDE + source, free_place)
-    assert "waits until accepted messages have left" in running.told()
+    assert "waits until accepted messages have left" in running.next_error()
     with omq.Context() as context, omq.PULL(context, bind=free_place) as pull:
         assert numbers(pull, 10) == list(range(10))
         ended(running)

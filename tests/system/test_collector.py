@@ -160,7 +160,7 @@ CLOSES_ANOTHER = """
     assert not failed, failed
 """
 
-CLOSES_WHERE_NOBODY_CAN_WAIT = """
+CLOSES_WITHOUT_WAITING = """
     import omq
     context = omq.Context.default()
     pull = omq.PULL(bind="tcp://127.0.0.1:*")

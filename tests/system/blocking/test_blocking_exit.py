@@ -37,7 +37,7 @@ def _seconds_to_end(running, bound=10.0):
     return time.monotonic() - before, unhurried(error), running.process.returncode
 
 
-def _says_that_it_waits(running):
+def _logs_that_it_waits(running):
     line = running.process.stderr.readline()
     assert "waits until accepted messages have left" in line, line
 
@@ -70,7 +70,7 @@ report("leaving")
     )
     endpoint = running.line()
     assert running.line() == "leaving"
-    _says_that_it_waits(running)
+    _logs_that_it_waits(running)
     time.sleep(0.1)  # it goes on waiting
     assert running.process.poll() is None, "it did not wait"
     with omq.PULL(omq.Context(), bind=endpoint) as pull:
@@ -249,7 +249,7 @@ def test_ctrl_c_ends_a_lingering_exit(program):
 
     running = program(PRELUDE + "push = stuck()\nreport('leaving')", "None")
     assert running.line() == "leaving"
-    _says_that_it_waits(running)
+    _logs_that_it_waits(running)
     running.asleep()
     assert running.process.poll() is None
     running.process.send_signal(signal.SIGINT)
@@ -363,7 +363,7 @@ def test_exit_gives_up_what_only_its_own_sockets_could_take(program, tmp_path, p
 def test_exit_waits_for_another_process_although_it_has_peers_of_its_own(program, free_place, way):
     running = program(OWN_PEERS, "tcp://127.0.0.1:*", "PULL", way, free_place)
     assert running.line() == "leaving"
-    _says_that_it_waits(running)
+    _logs_that_it_waits(running)
     with omq.Context() as context, omq.PULL(context, bind=free_place) as pull:
         assert pull.recv(timeout=BOUND) == b"x" * 100_000
         _, error = running.process.communicate(timeout=BOUND)
@@ -372,8 +372,8 @@ def test_exit_waits_for_another_process_although_it_has_peers_of_its_own(program
 
 
 def test_exit_waits_for_another_process_that_has_connected_next_to_its_own(program):
-    told = "print(kept[0].endpoints[0], flush=True); kept[0].wait_connected(2)"
-    source = OWN_PEERS.replace('print("leaving"', told + '\nprint("leaving"')
+    wait = "print(kept[0].endpoints[0], flush=True); kept[0].wait_connected(2)"
+    source = OWN_PEERS.replace('print("leaving"', wait + '\nprint("leaving"')
     running = program(source, "tcp://127.0.0.1:*", "PUSH", "blocking")
     endpoint = running.line()
     with omq.Context() as context, omq.PULL(context, connect=endpoint, recv_hwm=1, recv_buffer=4096) as pull:

@@ -42,12 +42,12 @@ def test_all_servers_are_up_once_the_ready_file_exists(tmp_path: Path) -> None:
             assert client.publish_many("prices", [b"1", b"2"]) == [1, 2]
             with client.subscribe("prices", replay="earliest") as subscription:
                 assert [subscription.recv(timeout=10).body for _ in range(2)] == [b"1", b"2"]
-                told = json.loads(get(f"{endpoints['http']}/topics.json"))
-        (prices,) = told["topics"]
+                stats = json.loads(get(f"{endpoints['http']}/topics.json"))
+        (prices,) = stats["topics"]
         assert (prices["name"], prices["first"], prices["last"], prices["published"]) == ("prices", 1, 2, 2)
         assert prices["subscribers"] == 1
-        assert told["endpoints"]["zmtp"] == [endpoints["zmtp"]]
-        assert told["connections"]["zmtp"] == 1
+        assert stats["endpoints"]["zmtp"] == [endpoints["zmtp"]]
+        assert stats["connections"]["zmtp"] == 1
         assert b'omq_broker_messages_published_total{topic="prices"} 2.0' in get(f"{endpoints['http']}/metrics")
         assert get(f"{endpoints['http']}/healthz") == b"ok\n"
         assert b"<title>omq broker</title>" in get(endpoints["http"])
@@ -194,11 +194,11 @@ def test_sighup_reloads_users_and_permissions(tmp_path: Path) -> None:
         security = '[security]\nmechanism = "plain"\nusers_file = "users"\n'
         path.write_text('memory = true\n[[topic]]\nname = "t"\npersistence = "weak"\n' + security + some)
 
-    def hang_up(command: Command, says: str) -> None:
+    def hang_up(command: Command, last_line: str) -> None:
         before = command.log.count("SIGHUP")
         command.process.send_signal(signal.SIGHUP)
         until(lambda: command.log.count("SIGHUP") > before, lambda: command.log)
-        assert says in command.log.splitlines()[-1]
+        assert last_line in command.log.splitlines()[-1]
 
     permit("alice", "bob")
     with broker(tmp_path, "--config", path) as command:

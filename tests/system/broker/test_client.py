@@ -241,8 +241,8 @@ def test_a_named_subscription_goes_on_at_its_position(twin, client, topic):
 def test_names_are_told_and_forgotten(twin, client, topic):
     twin.wait(client.publish_many(topic, [b"x"] * 5))
     subscription = twin.wait(client.subscribe(topic, replay=2, name="reader"))
-    (told,) = twin.wait(client.durables(topic))
-    assert (told.name, told.position, told.lag, told.held) == ("reader", 2, 3, True)
+    (durable,) = twin.wait(client.durables(topic))
+    assert (durable.name, durable.position, durable.lag, durable.held) == ("reader", 2, 3, True)
     with pytest.raises(TopicError):
         twin.wait(client.delete_durable(topic, "reader"))
     twin.wait(subscription.close())
@@ -924,13 +924,13 @@ def test_a_signal_handler_closes_what_its_thread_waits_for(server, how):
         client.publish_many(name, [b"x"] * 3)
         other = omq.broker.Client(server.endpoints["zmtp"], timeout=None)
         jobs = other.consume(name)
-        said: list[str] = []
+        order: list[str] = []
 
         def handle(number: int, frame: object) -> None:
             with pytest.raises(omq.StateError, match="signal handler"):
                 other.publish(name, b"going down")
             (jobs if how == "consumer" else other).close()
-            said.append("closed")
+            order.append("closed")
 
         before = signal.signal(signal.SIGALRM, handle)
         try:
@@ -941,7 +941,7 @@ def test_a_signal_handler_closes_what_its_thread_waits_for(server, how):
             assert time.monotonic() - start < 10.0
         finally:
             signal.signal(signal.SIGALRM, before)
-        assert said == ["closed"]
+        assert order == ["closed"]
         assert other.closed is (how == "client")
         other.close()
         last = client.publish(name, b"last")
@@ -987,7 +987,7 @@ def test_a_signal_handler_amid_anything_else_closes_and_is_refused_the_rest(serv
         other = omq.broker.Client(server.endpoints["zmtp"], timeout=20.0)
         jobs = other.consume(name)
         job = jobs.recv(timeout=10.0)
-        said: list[str] = []
+        order: list[str] = []
 
         def handle(number: int, frame: object) -> None:
             for what in (lambda: other.publish(name, b"going down"), job.ack, other.topics):
@@ -995,13 +995,13 @@ def test_a_signal_handler_amid_anything_else_closes_and_is_refused_the_rest(serv
                     what()
             jobs.close()
             other.close()
-            said.append("closed")
+            order.append("closed")
 
         before = signal.signal(signal.SIGALRM, handle)
         try:
             with other._connection.lock:
                 signal.raise_signal(signal.SIGALRM)
-                assert said == ["closed"]
+                assert order == ["closed"]
                 assert not other.closed
         finally:
             signal.signal(signal.SIGALRM, before)

@@ -66,7 +66,7 @@ def test_ctx_destroy_term_lets_what_was_accepted_leave(twin, tmp_path):
         pull.stop()
 
 
-TOLD = {
+CALLS = {
     "bind": lambda sub: sub.bind("inproc://other"),
     "disconnect": lambda sub: sub.disconnect("inproc://other"),
     "subscribe": lambda sub: sub.subscribe(b"x"),
@@ -76,17 +76,17 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("call", TOLD)
+@pytest.mark.parametrize("call", CALLS)
 def test_ctx_destroy_a_call_says_that_it_was_the_context(twin, inproc, call):
     sub = twin("SUB", bind=inproc)
     waiting = twin.spawn(sub, "wait_connected")
     assert not waiting.done(0.05)
     twin.context.term()
     until(lambda: sub.closed)
-    for refused in (waiting.result, lambda: TOLD[call](sub)):
-        with pytest.raises(omq.ContextTerminated, match="context has been terminated") as told:
+    for refused in (waiting.result, lambda: CALLS[call](sub)):
+        with pytest.raises(omq.ContextTerminated, match="context has been terminated") as caught:
             refused()
-        assert isinstance(told.value, omq.ClosedError)
+        assert isinstance(caught.value, omq.ClosedError)
 
 
 @pytest.mark.parametrize("kind", ["ROUTER", "DEALER", "PAIR", "SUB", "REQ"])

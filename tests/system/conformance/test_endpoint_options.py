@@ -86,11 +86,11 @@ def shake(*lines: socket.socket, kind: bytes = b"PUSH", **properties: bytes) -> 
     """Goes through the handshake of NULL."""
     for line in lines:
         line.sendall(GREETING + ready(kind, **properties))
-        said = b""
-        while b"Socket-Type" not in said:
+        received = b""
+        while b"Socket-Type" not in received:
             got = line.recv(1000)
             assert got, "the other side has hung up"
-            said += got
+            received += got
 
 
 def hung_up(line: socket.socket, within: float = BOUND) -> bool:
@@ -364,11 +364,11 @@ def test_a_domain_that_is_enforced(twin, lines, call):
 
 def pings(line: socket.socket, within: float = BOUND) -> bytes:
     """Returns the bytes up to the first PING and its two bytes of time; less if none comes."""
-    said = b""
+    received = b""
     end = time.monotonic() + within
-    while not said.partition(b"\4PING")[2][1:] and select.select([line], [], [], max(0, end - time.monotonic()))[0]:
-        said += line.recv(1000)
-    return said.partition(b"\4PING")[2][:2]
+    while not received.partition(b"\4PING")[2][1:] and select.select([line], [], [], max(0, end - time.monotonic()))[0]:
+        received += line.recv(1000)
+    return received.partition(b"\4PING")[2][:2]
 
 
 @on_both_calls

@@ -138,7 +138,7 @@ def test_what_a_pattern_understands_it_is_told(server_and_client):
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("sent", "why"),
     [
         (
             raw_zmtp.frame(b"a", raw_zmtp.MORE) + raw_zmtp.frame(b"b"),
@@ -148,11 +148,11 @@ def test_what_a_pattern_understands_it_is_told(server_and_client):
     ],
     ids=["several parts", "what the pattern refuses"],
 )
-def test_a_peer_that_says_what_it_may_not_loses_its_connection(twin, said, why):
+def test_a_peer_that_says_what_it_may_not_loses_its_connection(twin, sent, why):
     server = twin("SERVER", bind="tcp://127.0.0.1:*")
     monitor = server.monitor()
     with dial(server.endpoints[0]) as peer:
-        peer.sendall(raw_zmtp.greeting() + raw_zmtp.ready("CLIENT") + raw_zmtp.frame(b"before") + said)
+        peer.sendall(raw_zmtp.greeting() + raw_zmtp.ready("CLIENT") + raw_zmtp.frame(b"before") + sent)
         while peer.recv(4096):
             pass
     events = []

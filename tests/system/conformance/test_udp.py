@@ -255,10 +255,10 @@ def test_options_of_multicast_are_the_kernels(twin, options, found):
     for radio in (twin("RADIO", **options), twin("RADIO")):
         radio.connect(endpoint, **options)
         with socket.socket(fileno=os.dup(peer_of(radio).fd)) as sock:
-            told = [
+            outcomes = [
                 sock.getsockopt(socket.IPPROTO_IP, one) for one in (socket.IP_MULTICAST_TTL, socket.IP_MULTICAST_LOOP)
             ]
-        assert tuple(told) == found
+        assert tuple(outcomes) == found
 
 
 def test_the_kernels_options_are_set(twin):

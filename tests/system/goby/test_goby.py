@@ -370,13 +370,13 @@ def test_a_closed_pipe_is_not_an_error(tmp_path: Path, bus_options: dict[str, An
         with Portal("a", **bus_options) as a:
             a.wait_released(10)
 
-            def said() -> bool:
+            def is_logged() -> bool:
                 a.publish("g", "x")
                 return sniff.poll() is not None
 
             sniff.stdout.close()
             sniff.stdout = None
-            until(said)
+            until(is_logged)
         _, err = sniff.communicate(timeout=20)
         assert err == ""
     finally:

@@ -327,7 +327,7 @@ def test_an_endpoint_that_is_none_is_refused_by_its_name(tmp_path: Path, options
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "says"),
+    ("option", "value", "error"),
     [
         ("hard_sync", "no", "True or False"),
         ("http", 8080, "HOST:PORT"),
@@ -336,8 +336,8 @@ def test_an_endpoint_that_is_none_is_refused_by_its_name(tmp_path: Path, options
         ("max_deliveries", 0, "whole number"),
     ],
 )
-def test_what_is_of_no_use_to_a_device_is_refused(tmp_path: Path, option: str, value: Any, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_what_is_of_no_use_to_a_device_is_refused(tmp_path: Path, option: str, value: Any, error: str) -> None:
+    with pytest.raises(UsageError, match=error):
         Device(tmp_path / "data", **{option: value})
 
 

@@ -36,7 +36,7 @@ def states(node: Node, ranges: list[list[int]]) -> bool:
     """Returns whether a node has on its disk that these messages of some topic are acknowledged."""
     kept = node.database / "done.json"
     stated = json.loads(kept.read_bytes()) if kept.exists() else {}
-    return any(told == ranges for topics in stated.values() for _, told, *_ in topics.values())
+    return any(stated_ranges == ranges for topics in stated.values() for _, stated_ranges, *_ in topics.values())
 
 
 def bodies(count: int, name: str = "m") -> list[bytes]:

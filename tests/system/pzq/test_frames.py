@@ -266,8 +266,8 @@ def test_a_consumer_that_hangs_gets_nothing_while_another_one_is_busy(make: Make
             asked(producer, b"id", b"", b"body")
         for _ in range(61):
             other.recv(timeout=5).ack()
-        told = figures(device.endpoints["monitor"])
-        assert 0 < told["expired_messages"] < 66, told
+        stats = figures(device.endpoints["monitor"])
+        assert 0 < stats["expired_messages"] < 66, stats
 
 
 def test_a_consumer_that_forgets_a_message_is_tried_again(make: Make) -> None:
@@ -308,8 +308,8 @@ def test_what_is_delivered_too_often_becomes_a_dead_letter(make: Make) -> None:
             consumer.send_multipart([peer, key, b"0"])
         peer, key, _, _, empty, *parts = graves.recv_multipart()
         assert (empty, parts) == (b"", [b"bad", b"part"])
-        told = figures(device.endpoints["monitor"])
-        assert (told["messages"], told["dead_letters"], told["dead_lettered"]) == (0, 1, 1)
+        stats = figures(device.endpoints["monitor"])
+        assert (stats["messages"], stats["dead_letters"], stats["dead_lettered"]) == (0, 1, 1)
         graves.send_multipart([peer, key, b"1"])
         until(lambda: figures(device.endpoints["monitor"])["dead_letters"] == 0)
         assert not consumer.poll(100)

@@ -48,8 +48,8 @@ class Net:
         return json.loads(done.stdout)
 
     def produce(self, number: int, *bodies: str) -> str:
-        told: str = self.ask(number, "produce", self.nodes[number].receive, bodies, 10)
-        return told
+        result: str = self.ask(number, "produce", self.nodes[number].receive, bodies, 10)
+        return result
 
     def consume(self, number: int, count: int, timeout: float = 10) -> list[str]:
         found: list[str] = self.ask(number, "consume", self.nodes[number].send, count, timeout)

@@ -8,7 +8,7 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(120)]
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "says"),
+    ("method", "options", "error"),
     [
         (
             "read",
@@ -21,12 +21,12 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(120)]
         ("read", {"socket": "PULL", "connect": "tcp//h", "maxRows": "1"}, "OptionError: option 'connect': endpoint"),
     ],
 )
-def test_a_slip_in_an_option_is_the_first_line(spark: Any, method: str, options: dict[str, str], says: str) -> None:
+def test_a_slip_in_an_option_is_the_first_line(spark: Any, method: str, options: dict[str, str], error: str) -> None:
     reader = getattr(spark, method).format("omq").options(**options)
-    with pytest.raises(Exception, match=says) as caught:
+    with pytest.raises(Exception, match=error) as caught:
         reader.load()
     first = str(caught.value).splitlines()[0]
-    assert says in first
+    assert error in first
     assert "Traceback" not in str(caught.value)
 
 

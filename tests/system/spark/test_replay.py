@@ -171,8 +171,8 @@ def test_a_killed_receiver_fails_a_query_with_failondataloss(
     frame = stream(spark, socket="PULL", connect=url, triggerSeconds=0.5, maxRowsPerTrigger=1000, failOnDataLoss="true")
     query = started(frame, sink)
     # Whether the receiver had set the next microbatch apart by then is chance: of that it had none, or a whole one.
-    told = r"has died; about (0|1000) messages of microbatch 1 are lost, and \d+ that had.*failOnDataLoss=true"
-    with pytest.raises(Exception, match=told):
+    error = r"has died; about (0|1000) messages of microbatch 1 are lost, and \d+ that had.*failOnDataLoss=true"
+    with pytest.raises(Exception, match=error):
         query.awaitTermination(60)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from omq.broker import Client, Server
-from tests.system.spark.test_clusters import master, standalone, told  # noqa: F401 - fixtures
+from tests.system.spark.test_clusters import master, run_program, standalone  # noqa: F401 - fixtures
 from tests.system.spark.topic_io import bodies, messages
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.slow, pytest.mark.timeout(420)]
@@ -110,7 +110,7 @@ def test_every_row_is_published_once(
     client: Client,
     tmp_path: Path,
 ) -> None:
-    found = told(
+    found = run_program(
         CODE,
         master,
         url=server.endpoints["zmtp"],
@@ -132,7 +132,7 @@ def test_attempts_that_run_beside_each_other_publish_once(
     client: Client,
     tmp_path: Path,
 ) -> None:
-    found = told(
+    found = run_program(
         "spark.stop()\nspark = session(sys.argv[1], **conf, **{'spark.speculation': 'true',"
         " 'spark.speculation.interval': '100ms', 'spark.speculation.multiplier': '1.1',"
         " 'spark.speculation.quantile': '0.4', 'spark.speculation.minTaskRuntime': '100ms'})\n" + CODE,
@@ -198,7 +198,7 @@ def test_every_option_holds(master: str, server: Server, client: Client, tmp_pat
     time.sleep(0.05)
     client.publish_many("in", [b"%d" % n for n in range(COUNT, COUNT + 500)])
     client.publish_many("more", [b"%d" % n for n in range(9000, 9010)])
-    found = told(
+    found = run_program(
         OPTIONS, master, url=server.endpoints["zmtp"], checkpoint=str(tmp_path / "checkpoint-"), middle=str(middle)
     )
     everything = COUNT + 500

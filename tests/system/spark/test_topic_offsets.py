@@ -144,8 +144,8 @@ def test_a_topic_that_is_not_chosen_any_more_is_not_said_to_be_deleted(
     filled(client, "a", "b")
     assert query.run(startingOffsets="earliest", **before).take() == ids("a", 1, 3) + ids("b", 1, 3)
     client.publish("b", b"y")
-    says = f"topic 'a' of the checkpoint is no longer among those of option {chosen}: messages after id 3"
-    with pytest.raises(DataLoss, match=re.escape(says)):
+    error = f"topic 'a' of the checkpoint is no longer among those of option {chosen}: messages after id 3"
+    with pytest.raises(DataLoss, match=re.escape(error)):
         query.run(**after).rows()
     assert query.run(failOnDataLoss=False, **after).take() == ids("b", 4, 4)
     # The same where the microbatch was planned already.
@@ -260,13 +260,13 @@ def test_a_store_that_is_an_older_one_is_data_loss(
         with Server(store, bind=url), Client(url) as client:
             client.publish_many("a", [b"new"] * 3)
             run = query.run(topic="a", failOnDataLoss=str(fails).lower())
-            says = "topic 'a' ends with id 8, and the query has read up to id 10: the broker's store is an older copy"
+            error = "topic 'a' ends with id 8, and the query has read up to id 10: the broker's store is an older copy"
             if fails:
-                with pytest.raises(DataLoss, match=says):
+                with pytest.raises(DataLoss, match=error):
                     run.take()
             else:
                 run.take()
-                assert says in caplog.text
+                assert error in caplog.text
                 client.publish_many("a", [b"new"] * 2)
                 assert run.take() == ids("a", 9, 10)
             query.stop()
@@ -469,8 +469,8 @@ def test_a_first_microbatch_that_retention_overtakes_is_data_loss(client: Client
         client.publish("a", b"y")
     (info,) = client.topics("a")
     assert info.first > 3
-    says = f"topic 'a' now begins with {info.first}: ids 1 to 3 are lost"
-    with pytest.raises(DataLoss, match=says):
+    error = f"topic 'a' now begins with {info.first}: ids 1 to 3 are lost"
+    with pytest.raises(DataLoss, match=error):
         query.run(topic="a", startingOffsets="earliest").rows()
     run = query.run(topic="a", startingOffsets="earliest", failOnDataLoss=False)
     assert run.take() == []

@@ -95,9 +95,9 @@ def test_messages_of_another_broker_at_the_address_are_not_read(
     batches = _read(given, part)
     assert bodies(next(batches) for _ in range(taken)) == [mine] * taken
     place.serve(b"another's")
-    says = rf"topic 't': ids \d+ to {COUNT} are lost: another broker is now at {place.url}"
+    error = rf"topic 't': ids \d+ to {COUNT} are lost: another broker is now at {place.url}"
     if fails == "true":
-        with pytest.raises(DataLoss, match=says):
+        with pytest.raises(DataLoss, match=error):
             bodies(batches)
     else:
         with caplog.at_level(logging.WARNING, "omq.spark"):
@@ -236,6 +236,6 @@ def test_a_topic_that_is_deleted_meanwhile_fails_the_task(taken: int, again: boo
     if again:
         client.create("t", persistence="transient")
         client.publish_many("t", [b"another's"] * COUNT)
-    says = "topic 't': ids 1 to 20 are lost: it was deleted" + (", and created again" if again else "")
-    with pytest.raises(DataLoss, match=says):
+    error = "topic 't': ids 1 to 20 are lost: it was deleted" + (", and created again" if again else "")
+    with pytest.raises(DataLoss, match=error):
         bodies(batches)

@@ -163,7 +163,7 @@ VALUE = "CAST(id AS STRING) AS value"
 
 
 @pytest.mark.parametrize(
-    ("columns", "options", "says"),
+    ("columns", "options", "error"),
     [
         ([VALUE], {"topic": "nowhere"}, "TopicError: option topic='nowhere': tcp://.* has no such topic"),
         ([VALUE], {}, "OptionError: option 'socket' is missing .* or an option or a column 'topic'"),
@@ -190,13 +190,13 @@ VALUE = "CAST(id AS STRING) AS value"
     ],
 )
 def test_what_does_not_fit_is_told_in_the_driver_in_the_first_line(
-    columns: list[str], options: dict[str, str], says: str, spark: Any, url: str, client: Client
+    columns: list[str], options: dict[str, str], error: str, spark: Any, url: str, client: Client
 ) -> None:
     client.create("well", persistence="transient")
-    with pytest.raises(Exception, match=says) as caught:
+    with pytest.raises(Exception, match=error) as caught:
         written(spark.range(0, 3, 1, 1).selectExpr(*columns), url, **options)
-    if "row 0" not in says and "column 'topic'" not in says:
-        assert says.partition(" ")[0] in str(caught.value).splitlines()[0]
+    if "row 0" not in error and "column 'topic'" not in error:
+        assert error.partition(" ")[0] in str(caught.value).splitlines()[0]
     assert "Traceback" not in str(caught.value)
     assert messages(client, "well") == []
 

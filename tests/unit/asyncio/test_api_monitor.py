@@ -15,7 +15,7 @@ Kind = omq.EventKind
 on_the_wire = pytest.mark.parametrize("endpoint", ["tcp", "ipc"], indirect=True)
 
 
-async def told(monitor, *kinds):
+async def expect(monitor, *kinds):
     """The next events, which are to be of these kinds."""
     events = [await monitor.recv(timeout=5) for _ in kinds]
     assert [event.kind for event in events] == list(kinds)
@@ -66,7 +66,7 @@ async def test_a_handshake_that_fails_tells_whose_fault_it_was(make, endpoint, c
         await raw.send(rest)
     if case == "hung_up":
         raw.close()
-    _, _, failed, gone = await told(monitor, Kind.LISTENING, Kind.ACCEPTED, Kind.HANDSHAKE_FAILED, Kind.DISCONNECTED)
+    _, _, failed, gone = await expect(monitor, Kind.LISTENING, Kind.ACCEPTED, Kind.HANDSHAKE_FAILED, Kind.DISCONNECTED)
     assert failed.category == case.partition(":")[0]
     assert isinstance(failed.error, error)
     assert failed.reason == str(failed.error) == gone.reason
@@ -83,7 +83,7 @@ async def test_the_peer_of_a_lost_connection_did_not_get_what_was_dropped(make):
     monitor = push.monitor()
     await push.send(bytes(50_000_000))
     raw.close()
-    (gone,) = await told(monitor, Kind.DISCONNECTED)
+    (gone,) = await expect(monitor, Kind.DISCONNECTED)
     assert 0 < gone.peer.bytes_out < 50_000_000
 
 
@@ -96,11 +96,11 @@ async def test_subscriptions_are_told_once_each(make, endpoint):
     sub.subscribe(b"b")
     sub.unsubscribe(b"a")
     sub.unsubscribe(b"a")
-    events = await told(monitor, Kind.SUBSCRIBED, Kind.SUBSCRIBED, Kind.UNSUBSCRIBED)
+    events = await expect(monitor, Kind.SUBSCRIBED, Kind.SUBSCRIBED, Kind.UNSUBSCRIBED)
     assert [event.prefix for event in events] == [b"a", b"b", b"a"]
     assert all(event.peer.endpoint == pub.endpoints[0] for event in events)
     sub.stop()
-    await told(monitor, Kind.DISCONNECTED)
+    await expect(monitor, Kind.DISCONNECTED)
     assert now(monitor) == []
 
 
@@ -111,7 +111,7 @@ async def test_subscriptions_of_older_peers_are_told_too(make):
     raw = await RawPeer.dial(pub.endpoints[0])
     await raw.handshake(b"SUB", minor=0)
     await raw.send(b"\0\2\1A")
-    _, _, subscribed = await told(monitor, Kind.ACCEPTED, Kind.HANDSHAKE_SUCCEEDED, Kind.SUBSCRIBED)
+    _, _, subscribed = await expect(monitor, Kind.ACCEPTED, Kind.HANDSHAKE_SUCCEEDED, Kind.SUBSCRIBED)
     assert subscribed.prefix == b"A"
     raw.close()
 
@@ -132,7 +132,7 @@ async def test_what_a_full_subscriber_misses_is_told_in_sums(make, monkeypatch):
     for _ in range(500):
         await pub.send(body)
     sub.stop()
-    dropped, gone = await told(monitor, Kind.DROPPED, Kind.DISCONNECTED)
+    dropped, gone = await expect(monitor, Kind.DROPPED, Kind.DISCONNECTED)
     # 3,500 messages, most of them dropped, in four events; none is counted twice, and none is left out.
     assert all(count > 100 for count in counts)
     assert sum(counts) + dropped.count == gone.peer.dropped
@@ -211,7 +211,7 @@ async def test_timeouts_and_cancelled_calls_lose_nothing(make):
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    await told(monitor, Kind.LISTENING)
+    await expect(monitor, Kind.LISTENING)
 
 
 @on_both_loops
@@ -226,7 +226,7 @@ async def test_closing_a_monitor_ends_its_readers_and_nobody_elses(make):
             await asyncio.wait_for(waiting, 5)
         assert [event async for event in monitor] == []
         pull.bind("tcp://127.0.0.1:*")
-        await told(other, Kind.LISTENING)
+        await expect(other, Kind.LISTENING)
     assert not pull._engine.reporter._monitors
 
 
@@ -261,7 +261,7 @@ def test_a_monitor_of_a_socket_without_a_loop_misses_nothing():
     async def read():
         push = omq.PUSH(connect=where)
         # The first await of the monitor is the socket's first use in a loop, and begins to accept.
-        await told(monitor, Kind.LISTENING, Kind.ACCEPTED, Kind.HANDSHAKE_SUCCEEDED)
+        await expect(monitor, Kind.LISTENING, Kind.ACCEPTED, Kind.HANDSHAKE_SUCCEEDED)
         await push.close()
         await pull.close()
         return [event.kind async for event in monitor][-1]

@@ -47,7 +47,7 @@ class Others:
             self.turns += 1
             last = now
 
-    async def beside(self, work, rounds=None, seconds=0.15):
+    async def run_with(self, work, rounds=None, seconds=0.15):
         """Awaits `work()` for *rounds*, or seconds, and returns the turns of the others meanwhile."""
         task = asyncio.create_task(self.run())
         await asyncio.sleep(0.01)
@@ -66,7 +66,7 @@ class Others:
 
 async def assert_turns(work, least=10, rounds=None):
     """Others have their turns next to a task that awaits `work()` again and again."""
-    others = await Others().beside(work, rounds)
+    others = await Others().run_with(work, rounds)
     assert others.turns >= least
     assert others.gap < GAP
 

@@ -14,7 +14,7 @@ async def linked(make, endpoint, *prefixes, **options):
     return pub, sub
 
 
-async def heard(sub):
+async def received(sub):
     got = []
     while await sub.poll(0.03):
         got += await sub.recv_many()
@@ -31,7 +31,7 @@ async def test_unsubscribing_takes_one_subscription_back(make, endpoint):
     await until(lambda: pub._engine.pattern.subscriptions(b"a") == 0)
     await pub.send(b"a2")
     await pub.send(b"b1")
-    assert await heard(sub) == [b"b1"]
+    assert await received(sub) == [b"b1"]
 
 
 async def test_what_was_on_its_way_is_dropped_after_unsubscribing(make, endpoint):
@@ -40,7 +40,7 @@ async def test_what_was_on_its_way_is_dropped_after_unsubscribing(make, endpoint
     await pub.send(b"b")
     await until(lambda: sub.peers[0].messages_in == 2)
     sub.unsubscribe(b"a")
-    assert await heard(sub) == [b"b"]
+    assert await received(sub) == [b"b"]
 
 
 async def test_a_reconnected_subscriber_subscribes_again(make, endpoint):
@@ -221,7 +221,7 @@ async def test_ten_thousand_subscriptions_arrive(make, endpoint):
     await until(lambda: pub._engine.pattern.subscriptions(None) == 5000)
     await pub.send(b"0/x")
     await pub.send(b"9999/x")
-    assert await heard(sub) == [b"9999/x"]
+    assert await received(sub) == [b"9999/x"]
 
 
 def test_a_peer_with_many_prefixes_goes_with_a_loop_that_is_closed():

@@ -430,17 +430,17 @@ def test_reading_on_for_it_takes_nobodys_turn(make):
     pull.wait_connected(n=3, timeout=BOUND)
     fd = pull.fileno()
 
-    def say(push, bodies):
+    def send_all(push, bodies):
         before = sum(peer.messages_in for peer in pull.peers)
         push.send_many(bodies)
         until(lambda: sum(peer.messages_in for peer in pull.peers) == before + len(bodies))
 
     for number, push in enumerate(pushes):
-        say(push, [b"%d" % number] * 20)
+        send_all(push, [b"%d" % number] * 20)
     took = []
     for turn in range(30):
         assert _waits(fd)
         took.append(pull.recv(timeout=0))
         for _ in range(turn % 3):
-            say(pushes[turn % 2], [b"%d" % (turn % 2)])
+            send_all(pushes[turn % 2], [b"%d" % (turn % 2)])
     assert took in ([b"0", b"1", b"2"] * 10, [b"1", b"2", b"0"] * 10, [b"2", b"0", b"1"] * 10), took

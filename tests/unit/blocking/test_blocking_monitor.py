@@ -13,7 +13,7 @@ from tests.unit.blocking.conftest import BOUND
 Kind = omq.EventKind
 
 
-def told(monitor, *kinds):
+def expect(monitor, *kinds):
     """The next events, which are to be of these kinds."""
     events = [monitor.recv(timeout=BOUND) for _ in kinds]
     assert [event.kind for event in events] == list(kinds)
@@ -31,12 +31,12 @@ def test_subscriptions_are_told_whoever_reads_them(make, crew):
     xpub = make(omq.XPUB, bind="tcp://127.0.0.1:*")
     monitor = xpub.monitor()
     sub = make(omq.SUB, connect=xpub.endpoints[0])
-    told(monitor, Kind.ACCEPTED, Kind.HANDSHAKE_SUCCEEDED)
+    expect(monitor, Kind.ACCEPTED, Kind.HANDSHAKE_SUCCEEDED)
     crew(lambda: xpub.recv(timeout=BOUND))
     sub.subscribe(b"a")
     assert crew.join() == [b"\1a"]
     sub.subscribe(b"b")
-    first, second = told(monitor, Kind.SUBSCRIBED, Kind.SUBSCRIBED)
+    first, second = expect(monitor, Kind.SUBSCRIBED, Kind.SUBSCRIBED)
     assert (first.prefix, second.prefix) == (b"a", b"b")
 
 

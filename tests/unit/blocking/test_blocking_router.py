@@ -123,7 +123,7 @@ def test_poll_agrees_with_libzmq(make, mandatory):
             while zmq.utils.monitor.recv_monitor_message(monitor)["event"] != zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 pass
             theirs.disable_monitor()
-        said = []
+        ready = []
         for full in (False, True):
             if full and mandatory:
                 fill(router, b"d")
@@ -134,8 +134,8 @@ def test_poll_agrees_with_libzmq(make, mandatory):
                 for _ in range(300):
                     router.send_multipart([b"d", LARGE])
                     theirs.send_multipart([b"d", LARGE])
-            said.append((router.poll(0, omq.POLL_OUT), theirs.poll(0, zmq.POLLOUT)))
-        assert said == ([(omq.POLL_OUT, zmq.POLLOUT), (0, 0)] if mandatory else [(omq.POLL_OUT, zmq.POLLOUT)] * 2)
+            ready.append((router.poll(0, omq.POLL_OUT), theirs.poll(0, zmq.POLLOUT)))
+        assert ready == ([(omq.POLL_OUT, zmq.POLLOUT), (0, 0)] if mandatory else [(omq.POLL_OUT, zmq.POLLOUT)] * 2)
         assert dealer.poll(BOUND)
     finally:
         context.destroy(0)

@@ -152,12 +152,12 @@ def test_a_caller_greets_before_the_io_thread_knows(context: omq.Context, held_u
         connected, _ = server.accept()
         with connected:
             connected.settimeout(BOUND)
-            heard = b""
-            while b"me" not in heard:
-                heard += connected.recv(4096)
-        assert heard[:10] == b"\xff\0\0\0\0\0\0\0\0\x7f"
-        assert heard[64:].startswith(b"\x04")
-        assert b"DEALER" in heard
+            received = b""
+            while b"me" not in received:
+                received += connected.recv(4096)
+        assert received[:10] == b"\xff\0\0\0\0\0\0\0\0\x7f"
+        assert received[64:].startswith(b"\x04")
+        assert b"DEALER" in received
         dealer.close()
 
 

@@ -26,12 +26,12 @@ def _send(socket, sender, count, size=0, pauses=None):
             time.sleep(pauses.random() * 0.002)
 
 
-def _fill(socket, payload, patience=0.3):
+def _fill(socket, payload, send_timeout=0.3):
     """Sends until there is no room; how many messages went."""
     sent = 0
     with contextlib.suppress(omq.SendTimeout):
         while True:
-            socket.send(payload, timeout=patience)
+            socket.send(payload, timeout=send_timeout)
             sent += 1
     return sent
 

@@ -253,9 +253,9 @@ def test_limits_and_heartbeat(tmp_path: Path) -> None:
 def test_limits_that_do_not_fit_are_named(tmp_path: Path, text: str, named: str) -> None:
     file = tmp_path / "broker.toml"
     file.write_text(text)
-    with pytest.raises(ConfigError, match=r"broker\.toml") as told:
+    with pytest.raises(ConfigError, match=r"broker\.toml") as caught:
         read_config(file)
-    assert named in str(told.value)
+    assert named in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "é" * 128, "a/b", "a\nb", "a\x7fb", "a\x85b", "\ud800"])

@@ -218,7 +218,7 @@ def test_at_most_so_many_records_are_made_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "error"),
     [
         (lambda: Strings(ends_of([1]), b"ab", 2), "ends: must cover"),
         (lambda: Strings(ends_of([1, 1]), b"ab", 2, valid=b""), "valid: must cover"),
@@ -238,8 +238,8 @@ def test_at_most_so_many_records_are_made_at_once() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_told(make: Any, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_what_does_not_fit_is_told(make: Any, error: str) -> None:
+    with pytest.raises(ValueError, match=error):
         make()
 
 

@@ -138,8 +138,8 @@ async def test_an_address_that_refuses_costs_nothing(make, names):
     """The next one is tried at once, and not after its quarter of a second."""
     pull = make(omq.PULL, bind="tcp://127.0.0.3:*")
     port = int(pull.endpoints[0].rpartition(":")[2])
-    with held("127.0.0.1", "127.0.0.2") as nobody:
-        names["refusing.example"] = [("127.0.0.1", nobody), ("127.0.0.2", nobody), ("127.0.0.3", port)]
+    with held("127.0.0.1", "127.0.0.2") as refusing_port:
+        names["refusing.example"] = [("127.0.0.1", refusing_port), ("127.0.0.2", refusing_port), ("127.0.0.3", port)]
         begun = time.monotonic()
         push = make(omq.PUSH, connect=f"tcp://refusing.example:{port}")
         await push.wait_connected(timeout=5)
@@ -214,9 +214,13 @@ async def test_stop_ends_a_race_and_leaves_nothing(make, names, monkeypatch):
 
 
 async def test_when_every_address_fails_the_report_says_the_most_telling_reason(make, names, reports):
-    with held("127.0.0.1", "127.0.0.2") as nobody:
-        names["lost.example"] = [("127.0.0.1", nobody), ("255.255.255.255", nobody), ("127.0.0.2", nobody)]
-        make(omq.PUSH, connect=f"tcp://lost.example:{nobody}", reconnect_interval=None)
+    with held("127.0.0.1", "127.0.0.2") as refusing_port:
+        names["lost.example"] = [
+            ("127.0.0.1", refusing_port),
+            ("255.255.255.255", refusing_port),
+            ("127.0.0.2", refusing_port),
+        ]
+        make(omq.PUSH, connect=f"tcp://lost.example:{refusing_port}", reconnect_interval=None)
         await until(lambda: any(event[0] == "connect_failed" for event in reports))
     (failure,) = [event[2] for event in reports if event[0] == "connect_failed"]
     assert "refused" not in failure.lower()

@@ -297,13 +297,13 @@ async def test_a_peer_that_has_just_gone_is_dialled_again(make, free_place):
     pull, push = await make.linked(omq.PULL, omq.PUSH, free_place, **FAST)
     where = pull.endpoints[0]
     (session,) = push._engine.sessions
-    heard, session.on_lost = session.on_lost, lambda reason: None
+    notify_lost, session.on_lost = session.on_lost, lambda reason: None
     pull.stop()
     await until(lambda: session.peer.lost)
     await push.send(b"x")
     push.disconnect(where)
     again = make(omq.PULL, bind=where)
-    heard(None)
+    notify_lost(None)
     assert await again.recv(timeout=5) == b"x"
 
 

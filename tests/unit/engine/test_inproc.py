@@ -168,13 +168,13 @@ async def test_subscriptions_cross_threads_in_both_directions(make, inproc, work
         for socket in sockets:
             socket.stop()
 
-    async def heard(far_sub):
+    async def subscribed(far_sub):
         return await far_sub.recv(timeout=5)
 
     far_sub, far_pub = await worker.call(far())
     assert await sub.recv(timeout=5) == b"a1"
     await pub.wait_subscribed(n=2, timeout=5)
     await pub.send(b"d1")
-    assert await worker.call(heard(far_sub)) == b"d1"
+    assert await worker.call(subscribed(far_sub)) == b"d1"
     await worker.call(end(far_sub, far_pub))
     await until(lambda: not pub.peers and not sub.peers)

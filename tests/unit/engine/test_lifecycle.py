@@ -201,15 +201,15 @@ async def test_the_engine_goes_every_way_of_the_table_and_tells_of_it(make, time
     for row in TABLE:
         if row.events:
             assert any(
-                _told(row.events.split(", "), timeline.events[max(before - 1, 0) :])
+                _check_events(row.events.split(", "), timeline.events[max(before - 1, 0) :])
                 for source, target, before in timeline.moves
                 if (source, target) == (row.source, row.target)
             ), f"{row} is not reported"
 
 
-def _told(tells, events):
+def _check_events(expected, events):
     """Returns whether the first of the kinds comes at once, and the others later."""
-    for number, kind in enumerate(tells):
+    for number, kind in enumerate(expected):
         near = events[:3] if number == 0 else events
         found = [place for place, event in enumerate(near) if event.value in kind.split(" | ")]
         if not found:

@@ -169,7 +169,7 @@ async def test_it_is_asked_what_only_it_knows(make, loop):
     push = make(omq.asyncio.PUSH, connect="loop://3")
     await push.wait_connected(timeout=5)
     assert loop.tuned == 1
-    (event,) = await tell_of_peers(push, 1)
+    (event,) = await peer_addresses(push, 1)
     assert event == "loop://3"
     assert loop.cleaned == []
     pull.unbind("loop://3")
@@ -178,7 +178,7 @@ async def test_it_is_asked_what_only_it_knows(make, loop):
     assert await pull.recv(timeout=5) == b"after that"
 
 
-async def tell_of_peers(socket, count):
+async def peer_addresses(socket, count):
     """Returns the addresses of a socket's peers."""
     await until(lambda: len(socket._engine.sessions) == count)
     return [session.remote_address for session in socket._engine.sessions]

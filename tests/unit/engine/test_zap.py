@@ -337,7 +337,7 @@ async def test_a_wrong_domain_is_refused(mechanism: str) -> None:
 ENDS = (EventKind.HANDSHAKE_FAILED, EventKind.HANDSHAKE_SUCCEEDED)
 
 
-async def told_client(mechanism: str, statuses: list[bytes]) -> list[Event]:
+async def refusals(mechanism: str, statuses: list[bytes]) -> list[Event]:
     """Returns the events of a client's monitor until the handler's statuses are used up."""
     context = omq.Context()
     security = CLIENTS[mechanism]
@@ -360,7 +360,7 @@ async def told_client(mechanism: str, statuses: list[bytes]) -> list[Event]:
 
 @EACH_MECHANISM
 async def test_a_temporary_refusal_is_not_told_and_the_client_comes_again(mechanism: str) -> None:
-    first, second, third = await told_client(mechanism, [b"300", b"300", b"200"])
+    first, second, third = await refusals(mechanism, [b"300", b"300", b"200"])
     for refused in (first, second):
         assert refused.category is HandshakeFailure.HUNG_UP
         assert "300" not in refused.reason
@@ -370,7 +370,7 @@ async def test_a_temporary_refusal_is_not_told_and_the_client_comes_again(mechan
 @EACH_MECHANISM
 @pytest.mark.parametrize("status", [b"400", b"500"])
 async def test_a_refusal_is_told_to_the_client_by_its_status(mechanism: str, status: bytes) -> None:
-    refused, later = await told_client(mechanism, [status, b"200"])
+    refused, later = await refusals(mechanism, [status, b"200"])
     assert refused.category is HandshakeFailure.AUTHENTICATION
     assert isinstance(refused.error, omq.AuthenticationError)
     assert refused.reason == f"the peer refused the handshake: '{status.decode()}'"

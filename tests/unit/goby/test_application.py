@@ -41,10 +41,10 @@ class Echo(Application):
         self.threads = {threading.get_ident()}
         self.turns = 0
         self.seen: list[str] = []
-        self.subscribe("in", str, self.hear)
+        self.subscribe("in", str, self.receive)
         self.subscribe_regex(lambda publication: self.seen.append(publication.type), "in")
 
-    def hear(self, text: str) -> None:
+    def receive(self, text: str) -> None:
         self.threads.add(threading.get_ident())
         self.publish("out", text.upper())
 
@@ -74,12 +74,12 @@ class Once(Application):
     how = "close"
 
     def initialize(self) -> None:
-        self.heard: list[str] = []
-        self.once = self.subscribe("once", str, self.hear_once)
-        self.subscribe("more", str, self.heard.append)
+        self.received: list[str] = []
+        self.once = self.subscribe("once", str, self.receive_once)
+        self.subscribe("more", str, self.received.append)
 
-    def hear_once(self, text: str) -> None:
-        self.heard.append(text)
+    def receive_once(self, text: str) -> None:
+        self.received.append(text)
         if self.how == "close":
             self.once.close()
         else:
@@ -98,8 +98,8 @@ def test_one_subscription_ends_by_itself(tmp_path: Path, how: str) -> None:
             for text in "12":
                 a.publish("once", text)
             a.publish("more", "3")
-            until(lambda: "3" in once.heard)
-            assert once.heard == ["1", "3"]
+            until(lambda: "3" in once.received)
+            assert once.received == ["1", "3"]
             with pytest.raises(omq.UsageError, match="callback"):
                 once.once.recv(timeout=0)
             a.publish("goby::terminate::request", TerminateRequest(target_name="Once"))
@@ -122,12 +122,12 @@ class Slow(Application):
     frequency = 100.0
 
     def initialize(self) -> None:
-        self.heard = 0
+        self.received = 0
         self.turns = 0
-        self.subscribe("in", str, self.hear)
+        self.subscribe("in", str, self.receive)
 
-    def hear(self, text: str) -> None:
-        self.heard += 1
+    def receive(self, text: str) -> None:
+        self.received += 1
         time.sleep(0.001)
 
     def loop(self) -> None:
@@ -146,7 +146,7 @@ def test_a_loop_that_is_too_slow_shares_its_time_with_callbacks(tmp_path: Path) 
             before = slow.turns
             for number in range(300):
                 a.publish("in", str(number))
-            until(lambda: slow.heard == 300)
+            until(lambda: slow.received == 300)
             assert 2 < slow.turns - before < 40, "one turn for each message would be 300"
             a.publish("goby::terminate::request", TerminateRequest(target_name="Slow"))
             thread.join(20)
@@ -267,8 +267,8 @@ Beacon.main()
 def test_a_program_ends_by_a_signal(bus_options: dict[str, Any], number: signal.Signals) -> None:
     at = f"--socket-name={bus_options['socket_name']}"
     with Portal("a", **bus_options) as a, program(PROGRAM, at, "--name=b1") as process:
-        said = a.subscribe("beacon", str)
-        assert said.recv(timeout=20) == "here"
+        subscription = a.subscribe("beacon", str)
+        assert subscription.recv(timeout=20) == "here"
         process.send_signal(number)
         _, err = process.communicate(timeout=20)
         assert process.returncode == 0, err

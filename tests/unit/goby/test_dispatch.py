@@ -60,14 +60,14 @@ def test_one_subscription_for_all_handlers_of_an_identifier() -> None:
 def test_publications_reach_who_wants_them_in_their_order() -> None:
     dispatcher, got = PublicationDispatcher(), []
     inbox, every = Inbox(0), Inbox(0)
-    heard = chat(got.append)
-    dispatcher.add(heard)
+    subscription = chat(got.append)
+    dispatcher.add(subscription)
     dispatcher.add(chat(inbox))
     dispatcher.add(RegexHandler("ch.*", ".*", ["CSTR"], every))
     frames: list[bytes | list[bytes]] = [CHAT, CHAT.replace(b"msg0", b"msg1"), CHAT.replace(b"/chat/", b"/chatter/")]
     found = dispatcher.dispatch(frames)
-    for _, identifier, payload in found[heard.inbox]:
-        heard.call(identifier, payload, dispatcher.parse_errors)
+    for _, identifier, payload in found[subscription.inbox]:
+        subscription.call(identifier, payload, dispatcher.parse_errors)
     assert got == ["msg0", "msg1"]
     assert [handler.decode(identifier, payload) for handler, identifier, payload in found[inbox]] == ["msg0", "msg1"]
     received = [handler.decode(identifier, payload) for handler, identifier, payload in found[every]]

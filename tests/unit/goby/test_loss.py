@@ -45,9 +45,9 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_router_that_stalls_while_what_waits_leaves_costs_nothing(tmp_path: Path, hasty: None) -> None:
-    heard: list[int] = []
+    received: list[int] = []
     with Daemon(socket_name=tmp_path / "g") as daemon, Portal("b", socket_name=tmp_path / "g") as b:
-        b.subscribe("n", str, lambda text: heard.append(int(text.split()[0])))
+        b.subscribe("n", str, lambda text: received.append(int(text.split()[0])))
         b.wait_released(10)
         with Portal("a", socket_name=tmp_path / "g") as a:
             a.wait_released(10)
@@ -58,12 +58,12 @@ def test_a_router_that_stalls_while_what_waits_leaves_costs_nothing(tmp_path: Pa
                 with pytest.raises(omq.SendTimeout):
                     a.flush(1.0)
             a.flush(30)
-            until(lambda: len(heard) == MANY, lambda: len(heard))
-    assert heard == list(range(MANY))
+            until(lambda: len(received) == MANY, lambda: len(received))
+    assert received == list(range(MANY))
 
 
 def test_and_nothing_of_the_twin(tmp_path: Path, hasty: None) -> None:
-    heard: list[int] = []
+    received: list[int] = []
 
     async def run(daemon: Daemon) -> None:
         async with twin.Portal("a", socket_name=tmp_path / "g") as a:
@@ -77,11 +77,11 @@ def test_and_nothing_of_the_twin(tmp_path: Path, hasty: None) -> None:
             await a.flush(30)
 
     with Daemon(socket_name=tmp_path / "g") as daemon, Portal("b", socket_name=tmp_path / "g") as b:
-        b.subscribe("n", str, lambda text: heard.append(int(text.split()[0])))
+        b.subscribe("n", str, lambda text: received.append(int(text.split()[0])))
         b.wait_released(10)
         asyncio.run(run(daemon))
-        until(lambda: len(heard) == MANY, lambda: len(heard))
-    assert heard == list(range(MANY))
+        until(lambda: len(received) == MANY, lambda: len(received))
+    assert received == list(range(MANY))
 
 
 def test_a_publisher_that_alone_is_cut_off_is_noticed(portal: Twin, bus: Make) -> None:

@@ -29,7 +29,7 @@ def asked(
     return ManagerResponse.FromString(manager.answer(request.SerializeToString(), now))
 
 
-def told(frames: list[bytes]) -> set[tuple[str, int, bool]]:
+def sockets_of(frames: list[bytes]) -> set[tuple[str, int, bool]]:
     responses = [ManagerResponse.FromString(frame.partition(b"\0")[2]) for frame in frames]
     assert all(frame.startswith(MANAGER_RESPONSE_PREFIX) for frame in frames)
     return {(response.client_name, response.client_pid, response.hold) for response in responses}
@@ -115,12 +115,12 @@ def test_waiting_clients_learn_of_the_release_at_once() -> None:
     for pid, name in enumerate(["a", "c", "c"], 10):
         answer = held.handle(hold_request(name, pid, 0, name == "a"), 0.0)
         assert answer is not None
-        assert told([answer]) == {(name, pid, True)}
+        assert sockets_of([answer]) == {(name, pid, True)}
     assert held.tick(0.1) == []
     answer = held.handle(hold_request("b", 20, 0, True), 0.2)
     assert answer is not None
-    assert told([answer]) == {("b", 20, False)}
-    assert told(held.tick(0.2)) == {("a", 10, False), ("c", 11, False), ("c", 12, False)}
+    assert sockets_of([answer]) == {("b", 20, False)}
+    assert sockets_of(held.tick(0.2)) == {("a", 10, False), ("c", 11, False), ("c", 12, False)}
     assert held.tick(0.3) == []
 
 

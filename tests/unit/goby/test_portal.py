@@ -361,12 +361,12 @@ def test_many_to_many_below_the_mark(tmp_path: Path, count: int) -> None:
         def listen(me: int, other: int) -> None:
             nexts = iter(range(count))
 
-            def heard(text: str) -> None:
+            def received(text: str) -> None:
                 got[me] += 1
                 if text != f"{other} {next(nexts)}":
                     wrong.append((me, other, text))
 
-            portals[me].subscribe(f"g{other}", str, heard)
+            portals[me].subscribe(f"g{other}", str, received)
 
         for me in range(20):
             for other in range(20):
@@ -403,20 +403,20 @@ def test_a_callback_that_would_end_the_program_ends_no_subscription(
 
 def test_a_callback_that_is_not_subscribed_any_more_is_not_called(portal: Twin, bus_options: dict[str, Any]) -> None:
     with portal("a", **bus_options) as a:
-        heard: list[str] = []
+        received: list[str] = []
 
-        def hear(text: str) -> None:
-            heard.append(text)
+        def receive(text: str) -> None:
+            received.append(text)
             a.unsubscribe("x", str)
 
-        a.subscribe("x", str, hear)
-        a.subscribe("y", str, heard.append)
+        a.subscribe("x", str, receive)
+        a.subscribe("y", str, received.append)
         a.wait_released(10)
         for text in "123":
             a.publish("x", text)
         a.publish("y", "the last")
-        until(lambda: "the last" in heard)
-        assert heard == ["1", "the last"]
+        until(lambda: "the last" in received)
+        assert received == ["1", "the last"]
 
 
 def test_close_waits_for_one_callback_and_not_for_those_behind_it(bus_options: dict[str, Any]) -> None:
@@ -481,7 +481,7 @@ class Awaited:
     async def __call__(self, text: str) -> None: ...
 
 
-async def heard(text: str) -> None: ...
+async def received(text: str) -> None: ...
 
 
 async def shown(prefix: str, text: str) -> None: ...
@@ -494,7 +494,7 @@ def iterated(text: str) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("callback", "text"),
     [
-        (heard, "callback=heard: is a coroutine function"),
+        (received, "callback=received: is a coroutine function"),
         (partial(shown, "x"), "callback=functools.partial.*: is a coroutine function"),
         (Awaited(), "callback=<.*Awaited.*>: is a coroutine function"),
         (iterated, "callback=iterated: is a generator function"),
@@ -585,21 +585,21 @@ def test_a_forked_child_is_told(bus: Make, held: bool) -> None:
 
 def test_what_was_held_arrives_at_slow_callbacks_and_late_iterators(portal: Twin, bus: Make) -> None:
     made = bus(required_clients=["a", "b"])
-    count, heard = 5000, []
+    count, received = 5000, []
 
-    def hear(text: str) -> None:
-        heard.append(int(text))
+    def receive(text: str) -> None:
+        received.append(int(text))
         time.sleep(0.0002)
 
     with portal("a", **made.bus_options) as a, portal("b", **made.bus_options) as b:
-        b.subscribe("g", str, hear)
+        b.subscribe("g", str, receive)
         late, unread = b.subscribe("g", str), b.subscribe("g", str)
         for number in range(count):
             a.publish("g", str(number))
         a.ready()
         b.ready()
-        until(lambda: len(heard) == count, lambda: f"{len(heard)} of {count}")
-        assert heard == [int(late.recv(timeout=0)) for _ in range(count)] == list(range(count))
+        until(lambda: len(received) == count, lambda: f"{len(received)} of {count}")
+        assert received == [int(late.recv(timeout=0)) for _ in range(count)] == list(range(count))
         assert late.dropped == unread.dropped == 0
 
 

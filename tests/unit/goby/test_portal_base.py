@@ -87,7 +87,7 @@ class Portal(PortalBase[None]):
         await suspended(step)
         self.steps.append(step)
 
-    def say(self, *, hold: bool, name: str = "nav", pid: int | None = None, number: int | None = None) -> None:
+    def announce(self, *, hold: bool, name: str = "nav", pid: int | None = None, number: int | None = None) -> None:
         """The manager answers; the answer comes by the newest connection, or by an older one."""
         response = ManagerResponse(request=2, client_name=name, client_pid=pid or self._pid, hold=hold)
         self._handle_answer(response, number or self._answer_socket_number)
@@ -135,7 +135,7 @@ class Portal(PortalBase[None]):
         for frame in frames:
             if frame.startswith(MANAGER_REQUEST_PREFIX):
                 self.requests.append(ManagerRequest.FromString(frame.partition(b"\0")[2]))
-                self.say(hold=next(self.answers, False))
+                self.announce(hold=next(self.answers, False))
             else:
                 self.published.append(frame)
         self.stalls -= 1
@@ -225,8 +225,8 @@ def test_ready_is_said_at_once() -> None:
 def test_an_answer_to_somebody_else_only_has_it_ask() -> None:
     portal = Portal(holds=[True] * 100)
     portal.until("news")
-    portal.say(hold=False, pid=portal._pid + 1)
-    portal.say(hold=False, name="other")
+    portal.announce(hold=False, pid=portal._pid + 1)
+    portal.announce(hold=False, name="other")
     assert portal._hold
     assert portal._other_released
 
@@ -366,12 +366,12 @@ def test_a_release_that_is_heard_late_is_none_of_the_next_router() -> None:
     before = portal._answer_socket_number
     portal.lose()
     portal.until("open answers")
-    portal.say(hold=False, number=before)
+    portal.announce(hold=False, number=before)
     portal.until("news")
     assert portal._answer_socket_number != before
-    portal.say(hold=False, number=before)
+    portal.announce(hold=False, number=before)
     assert portal._hold
-    portal.say(hold=False)
+    portal.announce(hold=False)
     assert not portal._hold
 
 

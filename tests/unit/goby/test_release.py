@@ -29,13 +29,13 @@ def test_an_answer_that_was_subscribed_to_late_comes(portal: Twin, bus: Make) ->
         asks.wait_released(10)
         for number in range(200):
             text = str(number)
-            heard, mine = asks.subscribe(f"answer{text}", str), asks.subscribe(f"mine{text}", str)
+            answer, mine = asks.subscribe(f"answer{text}", str), asks.subscribe(f"mine{text}", str)
             assert asks.released, "it is not a hold"
             asks.publish(f"mine{text}", text)
             asks.publish("ask", text)
             assert mine.recv(timeout=5) == text
-            assert heard.recv(timeout=5) == text
-            heard.close()
+            assert answer.recv(timeout=5) == text
+            answer.close()
 
 
 def test_an_answer_comes_from_a_portal_whose_publisher_is_slow_to_hear_who_wants_it(
@@ -53,9 +53,9 @@ def test_an_answer_comes_from_a_portal_whose_publisher_is_slow_to_hear_who_wants
             sleeper.start()
             try:
                 assert woken.wait(10)
-                heard = asks.subscribe(f"answer{number}", str)
+                answer = asks.subscribe(f"answer{number}", str)
                 asks.publish("ask", str(number))
-                assert heard.recv(timeout=5) == str(number)
+                assert answer.recv(timeout=5) == str(number)
             finally:
                 rest.set()
                 sleeper.join()
@@ -140,9 +140,9 @@ def test_a_gobyd_may_be_started_again_during_the_hold(portal: Twin, bus: Make) -
 
 def test_a_portal_that_publishes_all_the_time_is_released(bus: Make) -> None:
     bus_options = bus(required_clients=["a"]).bus_options
-    done, heard, sent = threading.Event(), [], 0
+    done, received, sent = threading.Event(), [], 0
     with Portal("b", **bus_options) as b, Portal("a", **bus_options) as a:
-        b.subscribe("n", dict, lambda message: heard.append(message["n"]))
+        b.subscribe("n", dict, lambda message: received.append(message["n"]))
 
         def publish() -> None:
             nonlocal sent
@@ -164,8 +164,8 @@ def test_a_portal_that_publishes_all_the_time_is_released(bus: Make) -> None:
         finally:
             done.set()
             publishing.join()
-        until(lambda: len(heard) == sent)
-        assert heard == list(range(sent))
+        until(lambda: len(received) == sent)
+        assert received == list(range(sent))
 
 
 def test_a_passing_process_of_the_same_name_does_not_keep_the_hold(tmp_path: Path) -> None:

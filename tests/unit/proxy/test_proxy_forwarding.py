@@ -164,10 +164,10 @@ def test_bytes_of_plain_tcp_and_answers_pass(make, proxied):
         identity, nothing = worker.recv_multipart(timeout=BOUND)
         assert nothing == b""
         plain.sendall(b"question" * 10_000)
-        heard = b""
-        while len(heard) < 80_000:
-            heard += worker.recv_multipart(timeout=BOUND)[1]
-        assert heard == b"question" * 10_000
+        received = b""
+        while len(received) < 80_000:
+            received += worker.recv_multipart(timeout=BOUND)[1]
+        assert received == b"question" * 10_000
         worker.send(b"no id")
         worker.send_multipart([b"no peer", b"lost"])
         worker.send_multipart([identity, b"answer" * 10_000])
@@ -492,7 +492,7 @@ def test_a_rep_at_both_ends_that_is_killed_owes_nobody_a_reply(make, proxied):
         proxy = proxied(echo, echo)
         client.send(b"%d" % turn)
         assert client.recv(timeout=BOUND) == b"%d" % turn
-        proxy.tell(b"KILL")
+        proxy.command_proxy(b"KILL")
         proxy.ends()
     client.send(b"by hand")
     assert echo.recv(timeout=BOUND) == b"by hand"

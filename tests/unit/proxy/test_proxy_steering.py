@@ -79,12 +79,12 @@ def test_pause_holds_and_resume_loses_nothing(make, crew, proxied, kinds):
     sink = Sink(crew, make(omq.PULL, connect=proxy.back_end))
     flood = Flood(crew, make(omq.PUSH, connect=proxy.front_end))
     until(lambda: sink.got > 1000, "messages")
-    proxy.tell(b"PAUSE")
+    proxy.command_proxy(b"PAUSE")
     held = stable(lambda: sink.got)  # what had been forwarded arrives
     assert flood.sent > held
     sent = flood.stop()
     assert sink.got == held < sent
-    proxy.tell(b"RESUME")
+    proxy.command_proxy(b"RESUME")
     until(lambda: sink.got == sent, "the rest")
     assert sink.stop() == sent
 
@@ -114,20 +114,20 @@ def test_statistics_count_whole_messages_and_all_their_parts(make, proxied):
     worker.send_multipart([*worker.recv_multipart(timeout=BOUND)[:2], b""])
     client.recv_multipart(timeout=BOUND)
     assert proxy.figures() == (1, 14, 1, 9, 1, 9, 1, 14)
-    proxy.tell(b"no command")
+    proxy.command_proxy(b"no command")
     assert proxy.figures() == (1, 14, 1, 9, 1, 9, 1, 14)
 
 
 def test_a_control_socket_that_takes_no_answer_gets_none(make, proxied):
     proxy = proxied(omq.PULL, omq.PUSH, kinds=(omq.PULL, omq.PUSH))
     for _ in range(10):
-        proxy.tell(b"STATISTICS")
+        proxy.command_proxy(b"STATISTICS")
     proxy.steer.send_multipart([b"TERMINATE", b"in two parts"])
-    proxy.tell(b"no command")
+    proxy.command_proxy(b"no command")
     sender, receiver = make(omq.PUSH, connect=proxy.front_end), make(omq.PULL, connect=proxy.back_end)
     sender.send(b"on it goes")
     assert receiver.recv(timeout=BOUND) == b"on it goes"
-    proxy.tell(b"TERMINATE")
+    proxy.command_proxy(b"TERMINATE")
     proxy.ends()
 
 
@@ -161,14 +161,14 @@ def test_messages_pass_beside_commands_that_never_cease(make, own, others, pause
 @steered_by_each
 def test_what_was_received_before_terminate_is_forwarded(make, proxied, kinds):
     proxy = proxied(omq.PULL, make(omq.PUSH, bind=TCP, send_hwm=100_000), kinds=kinds)
-    proxy.tell(b"PAUSE")
+    proxy.command_proxy(b"PAUSE")
     senders = [make(omq.PUSH, connect=proxy.front_end) for _ in range(3)]
     for sender in senders:
         sender.send_many([b"%d" % number for number in range(3000)])
         sender.flush(BOUND)
     receiver = make(omq.PULL, connect=proxy.back_end)
     receiver.wait_connected(timeout=BOUND)
-    proxy.tell(b"TERMINATE")
+    proxy.command_proxy(b"TERMINATE")
     proxy.ends()
     found = Counter(receiver.recv(timeout=BOUND) for _ in range(9000))
     assert set(found.values()) == {3}
@@ -179,7 +179,7 @@ def test_terminate_ends_a_flood_and_keeps_what_is_not_forwarded(make, crew, prox
     sink = Sink(crew, make(omq.PULL, connect=proxy.back_end))
     flood = Flood(crew, make(omq.PUSH, connect=proxy.front_end))
     until(lambda: sink.got > 1000, "messages")
-    proxy.tell(b"TERMINATE")
+    proxy.command_proxy(b"TERMINATE")
     proxy.ends()
     sent, got = flood.stop(), sink.stop()
     while got < sent:  # the rest is still the frontend's
@@ -194,7 +194,7 @@ def test_terminate_waits_for_room_and_not_for_ever(make, proxied):
     for number in range(50):
         sender.send(b"%d" % number)
     until(lambda: proxy.figures().front_in == 10, "as many as there is room for")
-    proxy.tell(b"TERMINATE")
+    proxy.command_proxy(b"TERMINATE")
     proxy.ends()
     assert [proxy.front.recv(timeout=BOUND) for _ in range(40)] == [b"%d" % number for number in range(10, 50)]
 
@@ -208,7 +208,7 @@ def test_terminate_is_not_kept_up_by_a_flood_beside_a_stalled_direction(make, cr
     flood = Flood(crew, left)
     until(lambda: proxy.figures().front_in > 1000, "a flood the other way")
     crew(lambda: [right.recv(timeout=BOUND) for _ in range(1000)])
-    proxy.tell(b"TERMINATE")
+    proxy.command_proxy(b"TERMINATE")
     proxy.ends()
     for one in (flood, stalled):
         assert one.stop() > 0
@@ -218,20 +218,20 @@ def test_kill_ends_at_once_and_what_waits_stays(make, proxied):
     proxy = proxied(omq.PULL, omq.PUSH)
     receiver = make(omq.PULL, connect=proxy.back_end)
     receiver.wait_connected(timeout=BOUND)
-    proxy.tell(b"PAUSE")
+    proxy.command_proxy(b"PAUSE")
     proxy.figures()
     sender = make(omq.PUSH, connect=proxy.front_end)
     for number in range(50):
         sender.send(b"%d" % number)
     sender.flush(BOUND)
-    proxy.tell(b"KILL")
+    proxy.command_proxy(b"KILL")
     proxy.ends()
     assert [proxy.front.recv(timeout=BOUND) for _ in range(50)] == [b"%d" % number for number in range(50)]
 
 
 def test_a_proxy_can_follow_a_proxy(make, proxied):
     proxy = proxied(omq.PULL, omq.PUSH)
-    proxy.tell(b"TERMINATE")
+    proxy.command_proxy(b"TERMINATE")
     proxy.ends()
     again = proxied(proxy.front, proxy.back)
     sender, receiver = make(omq.PUSH, connect=again.front_end), make(omq.PULL, connect=again.back_end)
@@ -509,7 +509,7 @@ def test_a_call_that_waits_when_the_proxy_begins_keeps_neither_from_its_messages
         with contextlib.suppress(omq.ReceiveTimeout):
             passed.append(receiver.recv(timeout=0.05))
     assert {*passed, *taken} == {b"%d" % number for number in range(2000)}
-    proxy.tell(b"KILL")
+    proxy.command_proxy(b"KILL")
     proxy.ends()
     front.close()
 

@@ -97,10 +97,10 @@ def test_a_pattern_hears_of_its_commands_alone_and_from_its_peers_alone():
 
 @pytest.mark.parametrize(("name", "data"), [(b"JOIN", b""), (b"LEAVE", b"group"), (b"A" * 255, b"x")])
 def test_a_command_over_a_pipe_comes_whole(name, data):
-    session, heard = FakeSession(make(T.PUSH)), []
-    session.on_command = heard.append
+    session, seen = FakeSession(make(T.PUSH)), []
+    session.on_command = seen.append
     session.far.command(name, data)
-    assert heard == [bytes((len(name),)) + name + data]
+    assert seen == [bytes((len(name),)) + name + data]
 
 
 # ROUTER

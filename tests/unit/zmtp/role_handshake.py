@@ -16,12 +16,12 @@ class Exchange:
     Attributes:
         client: The client's handshake, done.
         server: The server's handshake, done.
-        said: The commands in their order; greetings are not among them.
+        sent: The commands in their order; greetings are not among them.
     """
 
     client: Handshake
     server: Handshake
-    said: list[tuple[str, bytes]] = field(default_factory=list)
+    sent: list[tuple[str, bytes]] = field(default_factory=list)
 
 
 def handshake(mechanism: Mechanism, kind: SocketType = SocketType.DEALER, **properties: bytes) -> Handshake:
@@ -57,11 +57,11 @@ def run(make_client: Callable[[], Mechanism], make_server: Callable[[], Mechanis
     exchange = Exchange(client, server)
     to_server, to_client = greet(client, server), b""
     while not (client.done and server.done):
-        exchange.said += [("client", one) for one in frames(to_server)]
+        exchange.sent += [("client", one) for one in frames(to_server)]
         to_client = server.receive(to_server)
         if server.question is not None:
             to_client += server.answer()
-        exchange.said += [("server", one) for one in frames(to_client)]
+        exchange.sent += [("server", one) for one in frames(to_client)]
         to_server = client.receive(to_client)
     assert to_server == b""
     return exchange

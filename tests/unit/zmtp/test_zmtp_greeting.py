@@ -136,7 +136,7 @@ def test_a_role_that_is_not_known_is_none(octet):
 
 
 @pytest.mark.parametrize(
-    ("data", "at", "says"),
+    ("data", "at", "reason"),
     [
         (b"\x01\x00" + bytes(62), 0, "ZMTP 1.0 peer"),
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 0, "ZMTP 1.0 peer"),
@@ -174,10 +174,10 @@ def test_a_role_that_is_not_known_is_none(octet):
         "mechanism goes on at its end",
     ],
 )
-def test_the_first_wrong_octet_is_refused_and_none_before(data, at, says):
+def test_the_first_wrong_octet_is_refused_and_none_before(data, at, reason):
     count, text = refusal(data)
     assert count == at
-    with pytest.raises(RemoteProtocolError, match=says):
+    with pytest.raises(RemoteProtocolError, match=reason):
         GreetingParser().feed(data)
     assert len(text) < 400
 

@@ -124,14 +124,14 @@ def test_a_question_holds_ready_back():
 
 
 @pytest.mark.parametrize(
-    ("refusal", "told"), [(b"400", error(b"400")), (b"", b"")], ids=["with a reason", "without a word"]
+    ("refusal", "expected"), [(b"400", error(b"400")), (b"", b"")], ids=["with a reason", "without a word"]
 )
-def test_a_refusal_sends_no_ready(refusal, told):
+def test_a_refusal_sends_no_ready(refusal, expected):
     mechanism = in_phase(NullPhase.ASKING)
     with pytest.raises(AuthenticationError, match="was refused"):
         mechanism.answer(refusal)
     assert mechanism.outgoing() == b""
-    assert mechanism.failure() == told
+    assert mechanism.failure() == expected
     assert not mechanism.done
 
 

@@ -526,8 +526,8 @@ def test_acknowledgements_are_said_together_once_there_are_enough_of_them():
     assert not core.out
     core.queue_acks()
     assert not core.unsent_consumers
-    (said,) = core.out
-    assert said == [protocol.ACK, feed.tag, protocol.pack_ranges([(1, 2), (4, 5)])]
+    (output,) = core.out
+    assert output == [protocol.ACK, feed.tag, protocol.pack_ranges([(1, 2), (4, 5)])]
 
 
 @pytest.mark.parametrize("what", ["flush", "cancel", "nack"])
@@ -809,7 +809,7 @@ def refuse(core: ClientProtocol, *requests: PendingRequest) -> None:
         core.receive([protocol.ERROR, request.tag, b"busy", b"too much"])
 
 
-def said(core: ClientProtocol) -> list[bytes]:
+def output(core: ClientProtocol) -> list[bytes]:
     """The tags of the client's messages."""
     tags = [message[1] for message in core.out]
     core.out.clear()
@@ -819,17 +819,17 @@ def said(core: ClientProtocol) -> list[bytes]:
 def test_what_a_busy_broker_refuses_is_asked_for_again_in_its_order():
     core = ready()
     one, two, three = (core.append("t", b"%d" % n) for n in range(3))
-    said(core)
+    output(core)
     core.receive([protocol.PUBLISHED, one.tag, u64(1)])
     refuse(core, three, two)
     assert core.is_busy
     assert not two.done
     four = core.append("t", b"3")
     read = core.request(protocol.TOPICS)
-    assert said(core) == [read.tag]  # what is published comes behind what was refused
+    assert output(core) == [read.tag]  # what is published comes behind what was refused
     core.repeat()
     assert [message[5:] for message in core.out] == [[u64(n), u64(2)] for n in (2, 3, 4)]
-    assert said(core) == [two.tag, three.tag, four.tag]
+    assert output(core) == [two.tag, three.tag, four.tag]
     assert not core.is_busy
     core.receive([protocol.PUBLISHED, two.tag, u64(2)])
     assert read_first(two) == 2
@@ -839,19 +839,19 @@ def test_what_is_given_up_is_not_asked_for_again():
     core = ready()
     one, two = core.append("t", b"1"), core.request(protocol.TOPICS)
     refuse(core, one, two)
-    said(core)
+    output(core)
     core.give_up(one)
     core.give_up(two)
     assert not core.is_busy
     assert core.in_flight_bytes == 0
     core.repeat()
-    assert said(core) == []
+    assert output(core) == []
 
 
 def test_what_may_wait_for_room_is_withdrawn_once_it_is_given_up():
     core = ready()
     one, two = core.append("t", b"1"), core.request(protocol.TOPICS)
-    said(core)
+    output(core)
     for request in (one, two, one):
         core.give_up(request)
     assert list(core.out) == [[protocol.CANCEL, one.tag]]
@@ -863,9 +863,9 @@ def test_what_a_busy_broker_refused_is_asked_for_once_in_the_next_connection():
     refuse(core, one)
     welcome_again(core)
     assert not core.is_busy
-    assert said(core) == [one.tag]
+    assert output(core) == [one.tag]
     core.repeat()
-    assert said(core) == []
+    assert output(core) == []
 
 
 def test_a_busy_broker_is_left_alone_for_longer_each_time_until_it_answers():
@@ -891,9 +891,9 @@ def test_jobs_that_nobody_has_seen_are_given_back():
 def test_only_a_given_replay_restarts_a_durable_subscription(replay, reset):
     core = ready()
     _, begin = core.subscribe("t", replay, "n", 1000)
-    said = json.loads(core.out[-1][3])
-    assert said.get("reset", False) is reset
-    assert said["replay"] == (replay or "latest")
+    options = json.loads(core.out[-1][3])
+    assert options.get("reset", False) is reset
+    assert options["replay"] == (replay or "latest")
     core.receive([protocol.SUBSCRIBED, begin.tag, b'{"position": 5}'])
     welcome_again(core)
     assert "reset" not in json.loads(core.out[-1][3])

@@ -34,10 +34,10 @@ def settled(broker, topic):
 
 
 async def flushed(topic):
-    told = []
-    topic.flush(told.append)
-    await until(lambda: told)
-    assert told == [None]
+    results = []
+    topic.flush(results.append)
+    await until(lambda: results)
+    assert results == [None]
 
 
 async def test_each_message_goes_to_one_consumer_and_all_get_some():
@@ -267,8 +267,8 @@ async def test_dead_letters_count_as_published(tmp_path, source, target):
     await until(lambda: len(sink.got) == 2)
     consumer.nack([(1, 2)])
     await until(lambda: jobs.dead_lettered == 2)
-    told = jobs.stats(), dead.stats()
-    assert [(one["published"], one["published_bytes"]) for one in told] == [
+    results = jobs.stats(), dead.stats()
+    assert [(one["published"], one["published_bytes"]) for one in results] == [
         (2, len(blocks.encode([b"one", b"other"])))
     ] * 2
     await broker.close()
@@ -905,10 +905,10 @@ async def test_drop_oldest_moves_the_oldest_messages_to_the_dead_letters(caplog,
         await until(lambda: topic.backlog == 0)
         await run_pending(broker)
         with broker.store.store.read(dead.id) as reader:
-            buried = [
+            dead_letters = [
                 int(one.body) for header, records in reader.blocks(1) for one in blocks.decode(header, records, "d")
             ]
-        assert sorted([*buried, *held, *other.ids]) == list(range(1, 21))
+        assert sorted([*dead_letters, *held, *other.ids]) == list(range(1, 21))
 
 
 @pytest.mark.parametrize("overflow", ["reject", "block"])

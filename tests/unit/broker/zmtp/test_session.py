@@ -715,8 +715,8 @@ async def test_topics_are_those_that_a_client_may_do_something_with():
         for name in ("a2", "a1", "b"):
             await broker.create(name, persistence="weak")
         transport = SessionTransport(broker)
-        (_, _, told) = await ask(transport.session("alice"), b"TOPICS", b"1")
-        assert [topic["name"] for topic in json.loads(told)] == ["a1", "a2"]
+        (_, _, reply) = await ask(transport.session("alice"), b"TOPICS", b"1")
+        assert [topic["name"] for topic in json.loads(reply)] == ["a1", "a2"]
         assert (await ask(transport.session("alice"), b"TOPICS", b"1", b"b"))[2] == b"permission"
         # A client that may not use a topic does not learn whether it exists.
         assert (await ask(transport.session("alice"), b"APPEND", b"1", b"none", RECORDS))[2] == b"permission"

@@ -128,7 +128,7 @@ async def test_where_it_cannot_be_kept_or_told_that_is_said_once(
         await opened.acked_ranges()
         await opened.written()
     await opened.checkpoints.close()
-    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert [text.split(":")[0] for text in said] == ["cluster", "cluster"]
-    assert "is not written" in said[0]
-    assert "do not get them: a row" in said[1]
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert [text.split(":")[0] for text in warnings] == ["cluster", "cluster"]
+    assert "is not written" in warnings[0]
+    assert "do not get them: a row" in warnings[1]

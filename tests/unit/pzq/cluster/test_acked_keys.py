@@ -76,9 +76,9 @@ def test_a_key_of_another_store_is_in_no_statement() -> None:
 def test_what_is_told_is_heard() -> None:
     done, other = AckedKeys(), AckedKeys()
     done.add_checkpoint("a", STEM, AckCheckpoint(200, [(1, 5), (7, 7)]))
-    told = json.loads(json.dumps(done.to_json()))
-    assert other.merge(parse_checkpoints(told)) == ["a"]
-    assert other.merge(parse_checkpoints(told)) == []
+    sent = json.loads(json.dumps(done.to_json()))
+    assert other.merge(parse_checkpoints(sent)) == ["a"]
+    assert other.merge(parse_checkpoints(sent)) == []
     assert other.to_json() == done.to_json()
 
 
@@ -109,7 +109,7 @@ def test_a_statement_is_of_its_owners_messages_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "sent",
     [
         [],
         7,
@@ -129,6 +129,6 @@ def test_a_statement_is_of_its_owners_messages_alone() -> None:
         {"a": {stem_of(STORE, topic): [1, []] for topic in range(MAX_CHECKPOINTS + 1)}},
     ],
 )
-def test_invalid_checkpoints_are_rejected(told: Any) -> None:
+def test_invalid_checkpoints_are_rejected(sent: Any) -> None:
     with pytest.raises(ValueError, match="ack checkpoints"):
-        parse_checkpoints(told)
+        parse_checkpoints(sent)
