@@ -112,7 +112,7 @@ def test_a_call_keeps_its_time_while_a_peer_sends_what_is_dropped(
 
 
 @pytest.mark.alone
-def test_another_publisher_is_heard_meanwhile(flooded: Callable[..., None]) -> None:
+def test_another_publisher_is_received_meanwhile(flooded: Callable[..., None]) -> None:
     with (
         omq.SUB(bind="tcp://127.0.0.1:*", subscribe=b"A", linger=0) as sub,
         omq.PUB(connect=sub.endpoints[0], linger=0) as pub,

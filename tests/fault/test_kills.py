@@ -93,7 +93,7 @@ def test_a_worker_that_is_killed_takes_only_its_own_with_it(crew):
     assert min(len(by(history, worker)) for worker in ("two", "three")) > 50
 
 
-def test_a_worker_that_is_stopped_keeps_nobody_waiting(crew):
+def test_a_stopped_worker_delays_no_other(crew):
     history, _, processes = crew
     processes["one"].send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, processes["one"].pid, os.WSTOPPED)

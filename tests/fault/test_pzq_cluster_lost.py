@@ -282,7 +282,7 @@ def test_a_copy_of_a_node_that_ran_is_refused_where_others_have_what_was_stored_
 
 
 @pytest.mark.fault
-def test_a_directory_that_was_copied_is_told_and_costs_nothing(tmp_path: Path) -> None:
+def test_a_copied_directory_is_reported_and_loses_nothing(tmp_path: Path) -> None:
     with cluster(tmp_path, "--replicas", "1") as nodes:
         produce(nodes[0], *bodies("old"))
         consume(nodes[0], COUNT)
@@ -305,7 +305,7 @@ def test_a_directory_that_was_copied_is_told_and_costs_nothing(tmp_path: Path) -
         assert all("has a copy of the directory of" in node.log.read_text() for node in nodes)
 
 
-def test_what_was_acknowledged_in_an_owners_place_is_kept_by_all_who_were_told(tmp_path: Path) -> None:
+def test_remote_acks_are_kept_by_every_node_that_received_them(tmp_path: Path) -> None:
     """The node that announced it is gone when the owner is back, and the other one was restarted."""
     with cluster(tmp_path, "--replicas", "2", "--hard-sync") as nodes:
         produce(nodes[0], *bodies("m"))

@@ -249,7 +249,7 @@ async def test_what_came_before_the_bad_bytes_is_delivered(fresh: Fresh) -> None
 
 
 @on_uvloop
-async def test_silent_connections_starve_nobody_ghsa_25wp(libzmq: Libzmq, fresh: Fresh) -> None:
+async def test_silent_connections_starve_no_client_ghsa_25wp(libzmq: Libzmq, fresh: Fresh) -> None:
     async with AsyncExitStack() as silent, served(libzmq, fresh) as pull:
         for _ in range(50):
             await silent.enter_async_context(dialled(pull.endpoints[0]))
@@ -431,7 +431,7 @@ async def test_bad_server(libzmq: Libzmq, fresh: Fresh, bad: bytes, reason: str)
 
 
 @on_uvloop
-async def test_wrong_type_is_told_with_error(fresh: Fresh) -> None:
+async def test_a_wrong_type_is_answered_with_error(fresh: Fresh) -> None:
     # RFC 37: "it SHOULD handle errors by returning an ERROR command, and then disconnecting the peer".
     async with omq.PULL(bind=fresh("tcp"), linger=0.0) as pull, dialled(pull.endpoints[0]) as peer:
         await peer.greet()

@@ -74,7 +74,7 @@ async def test_libzmq_router_names_an_omq_dealer_without_identity(libzmq: Libzmq
 
 
 @on_uvloop
-async def test_omq_router_tells_nameless_libzmq_dealers_apart(libzmq: Libzmq, fresh: Fresh) -> None:
+async def test_omq_router_distinguishes_nameless_libzmq_dealers(libzmq: Libzmq, fresh: Fresh) -> None:
     async with omq.ROUTER(bind=fresh("tcp"), linger=0.0) as router:
         dealers = [libzmq.open("DEALER", connect=router.endpoints[0]) for _ in range(3)]
         names: dict[int, bytes] = {}

@@ -209,7 +209,7 @@ async def test_bad_clients_fail_with_a_name_and_good_ones_are_served(libzmq: Lib
 
 
 @on_uvloop
-async def test_what_our_client_says_when_libzmq_refuses_it(libzmq: Libzmq, fresh: Fresh) -> None:
+async def test_our_clients_error_when_libzmq_refuses_it(libzmq: Libzmq, fresh: Fresh) -> None:
     async with handler(libzmq) as authenticator:
         authenticator.configure_plain(domain="*", passwords={"user": "word"})
         theirs = libzmq.open("PULL", bind=fresh("tcp"), plain_server=1)
@@ -221,7 +221,7 @@ async def test_what_our_client_says_when_libzmq_refuses_it(libzmq: Libzmq, fresh
 
 
 @on_uvloop
-async def test_what_our_client_says_when_the_server_key_is_wrong(libzmq: Libzmq, fresh: Fresh) -> None:
+async def test_our_clients_error_when_the_server_key_is_wrong(libzmq: Libzmq, fresh: Fresh) -> None:
     theirs = libzmq.open("PULL", bind=fresh("tcp"), **ITS_SERVER)
     wrong = omq.CurveClient(CLIENT_PUBLIC)
     async with omq.PUSH(linger=0.0, security=wrong) as push, failures(push) as failed:
@@ -235,7 +235,7 @@ async def test_what_our_client_says_when_the_server_key_is_wrong(libzmq: Libzmq,
 @pytest.mark.parametrize("mechanism", ["NULL", "PLAIN", "CURVE"])
 @pytest.mark.parametrize("transport", ["tcp", "ipc"])
 @on_uvloop
-async def test_two_hundred_silent_connections_keep_nobody_out_cve_2020_15166(
+async def test_two_hundred_silent_connections_keep_no_client_out_cve_2020_15166(
     libzmq: Libzmq, fresh: Fresh, mechanism: str, transport: str
 ) -> None:
     """Half of them send a greeting, and nothing more; a client of libzmq's and one of ours get through."""
@@ -276,7 +276,7 @@ UNAUTHENTICATED = {
 
 @pytest.mark.parametrize("case", UNAUTHENTICATED)
 @on_uvloop
-async def test_what_strangers_say_ends_their_connection_and_no_other(libzmq: Libzmq, fresh: Fresh, case: str) -> None:
+async def test_bytes_of_strangers_end_their_connection_and_no_other(libzmq: Libzmq, fresh: Fresh, case: str) -> None:
     async with omq.PULL(bind=fresh("tcp"), linger=0.0, security=curve_server()) as pull, failures(pull) as failed:
         push = libzmq.open("PUSH", connect=pull.endpoints[0], **ITS_CLIENT)
         await push.send(b"before")
@@ -343,7 +343,7 @@ ROLES = {
 
 @pytest.mark.parametrize("case", ROLES)
 @on_uvloop
-async def test_sides_that_do_not_fit_name_it_and_hear_nothing(fresh: Fresh, case: str) -> None:
+async def test_sides_that_do_not_fit_name_it_and_receive_nothing(fresh: Fresh, case: str) -> None:
     theirs, ours, reason = ROLES[case]
     async with (
         omq.PULL(bind=fresh("tcp"), linger=0.0, security=ours) as pull,

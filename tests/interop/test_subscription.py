@@ -169,7 +169,7 @@ async def test_omq_sub_subscribes_again_after_libzmq_comes_back(libzmq: Libzmq, 
 
 
 @on_uvloop
-async def test_omq_sub_hears_several_libzmq_publishers(libzmq: Libzmq, fresh: Fresh) -> None:
+async def test_omq_sub_receives_from_several_libzmq_publishers(libzmq: Libzmq, fresh: Fresh) -> None:
     publishers = [libzmq.open("XPUB", bind=fresh("tcp")) for _ in range(3)]
     endpoints = [endpoint_of(publisher) for publisher in publishers]
     async with omq.SUB(connect=endpoints, subscribe=b"", linger=0.0) as sub:
@@ -259,7 +259,7 @@ async def test_omq_xpub_reads_libzmq_topics_of_every_length(
     ],
 )
 @on_uvloop
-async def test_omq_xpub_tells_of_two_libzmq_subscribers(
+async def test_omq_xpub_reports_two_libzmq_subscribers(
     libzmq: Libzmq, fresh: Fresh, options: dict[str, Any], on_second: list[bytes], off_first: list[bytes]
 ) -> None:
     async with omq.XPUB(bind=fresh("tcp"), linger=0.0, **options) as xpub:
@@ -422,7 +422,7 @@ async def test_each_subscription_of_one_peer_reaches_a_verbose_xpub(
 @pytest.mark.parametrize(("up", "down"), SEATS)
 @pytest.mark.parametrize(("option", "received"), [("xpub_verbose", []), ("xpub_verboser", [[off(b"A")]])])
 @on_uvloop
-async def test_what_an_xpub_hears_when_one_of_two_subscribers_leaves(
+async def test_what_an_xpub_receives_when_one_of_two_subscribers_leaves(
     libzmq: Libzmq, fresh: Fresh, up: str, down: str, option: str, received: list[list[bytes]]
 ) -> None:
     async with Seats(libzmq, fresh("tcp"), up, down, **{option: True}) as seats:

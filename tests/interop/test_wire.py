@@ -72,7 +72,7 @@ async def test_libzmq_names_its_own_properties_as_it_likes(libzmq: Libzmq, fresh
     ],
 )
 @on_uvloop
-async def test_omq_tells_its_type_and_identity(
+async def test_omq_sends_its_type_and_identity(
     fresh: Fresh, kind: str, peer_kind: str, options: dict[str, bytes], expected: dict[bytes, bytes]
 ) -> None:
     make = getattr(omq, kind)

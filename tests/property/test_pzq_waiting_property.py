@@ -25,7 +25,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_batches_say_what_single_messages_would(steps: list[tuple[str, list[str]]]) -> None:
+def test_batches_report_what_single_messages_would(steps: list[tuple[str, list[str]]]) -> None:
     waiting = PendingReplication()
     book: dict[str, tuple[set[str], float]] = {}
     for now, (what, keys) in enumerate(steps):

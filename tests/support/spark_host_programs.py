@@ -30,7 +30,7 @@ END = -1  # stands for a number in the row that a task ends with
 
 def report(**facts: Any) -> None:
     """Reports facts to the program that started this one."""
-    print("told", json.dumps(facts), flush=True)
+    print("reported", json.dumps(facts), flush=True)
 
 
 # ---------------------------------------------------------------------- the peer that sends

@@ -186,7 +186,7 @@ def test_a_handshake_goes_on_where_the_loop_has_ended(program: Any) -> None:
 
 @pytest.mark.parametrize("keep", [None, "global"])
 @pytest.mark.parametrize("loop", ["asyncio.run", "uvloop by hand"])
-def test_an_absent_peer_is_waited_for_as_long_as_linger_says(
+def test_an_absent_peer_is_waited_for_as_long_as_linger(
     program: Any, free_place: str, loop: str, keep: str | None
 ) -> None:
     running = program(PRELUDE + LOOPS[loop].format(work=f"send({keep!r}, linger=0.5)"), free_place)
@@ -299,5 +299,5 @@ sent.wait()
         ended(running)
 
 
-def test_what_nobody_can_take_over_inproc_is_told(program: Any) -> None:
+def test_what_no_peer_can_take_over_inproc_is_reported(program: Any) -> None:
     assert "PUSH has dropped 10 messages" in ended(program(PRELUDE + "asyncio.run(send('global'))", "inproc://nobody"))

@@ -170,7 +170,7 @@ def test_the_wheel_is_for_this_python_on_linux(wheel: Path) -> None:
     assert f"-{version}-{version}-linux_" in wheel.name
 
 
-def test_the_wheel_says_hello_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_prints_hello_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     home = tmp_path / "empty"
     venv.create(home, with_pip=False)
     python = home / "bin" / "python"

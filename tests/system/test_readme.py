@@ -62,7 +62,7 @@ PROGRAMS = [one for page in PAGES for one in programs(page.name, page.read_text(
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.place)
-def test_a_program_runs_and_prints_what_the_page_says(program: Program, tmp_path: Path) -> None:
+def test_a_program_runs_and_prints_what_the_page_shows(program: Program, tmp_path: Path) -> None:
     if "import gevent" in program.source:
         require("gevent")
     path = tmp_path / "program.py"

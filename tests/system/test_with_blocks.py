@@ -84,7 +84,7 @@ WAYS = {"raise ValueError('on purpose')": 1, "sys.exit(3)": 3}
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("twin", ["sync", "async", "context"])
-def test_an_exception_bounds_the_wait_and_what_is_unsent_is_told_at_once(
+def test_an_exception_bounds_the_wait_and_what_is_unsent_is_logged_at_once(
     program: Any, free_place: str, twin: str, way: str
 ) -> None:
     running = program(source(twin, way, "error_linger=0.5"), free_place)
@@ -129,7 +129,7 @@ def test_ctrl_c_ends_the_wait_and_the_exception_goes_on(program: Any, free_place
 
 @pytest.mark.parametrize("sockets", [1, 2])
 @pytest.mark.parametrize("twin", ["sync", "async", "context"])
-def test_a_block_that_waits_without_end_says_so_and_one_ctrl_c_ends_it(
+def test_a_block_that_waits_without_end_logs_it_and_one_ctrl_c_ends_it(
     program: Any, free_place: str, twin: str, sockets: int
 ) -> None:
     running = program(source(twin, "before = time.monotonic()", "error_linger=0.5", sockets), free_place)
@@ -171,7 +171,7 @@ def test_a_second_ctrl_c_ends_that_wait(program: Any, free_place: str, twin: str
     assert "dropped 3 messages" in error
 
 
-def test_nothing_is_told_where_nothing_waits(program: Any) -> None:
+def test_nothing_is_logged_where_nothing_waits(program: Any) -> None:
     running = program(
         """
 import omq

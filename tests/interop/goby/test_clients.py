@@ -157,7 +157,7 @@ def test_a_raw_subscriber_gets_what_a_portal_has_kept(serve: Serve) -> None:
 @pytest.mark.parametrize(
     "frame", [b"", b"garbage", b"\xff" * 1000, request(2, "a", 5)[:-2], b"\x08\x63\x12\x01a\x18\x05", bytes(70_000)]
 )
-def test_requests_that_cannot_be_read_harm_nobody(serve: Serve, frame: bytes) -> None:
+def test_unreadable_requests_harm_no_client(serve: Serve, frame: bytes) -> None:
     daemon = serve()
     with RawClient("a", daemon.endpoints["manager"]) as a:
         assert a.ask(frame) == b""

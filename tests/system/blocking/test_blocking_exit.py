@@ -44,7 +44,7 @@ def _logs_that_it_waits(running):
 
 @pytest.mark.parametrize("linger", ["0", "0.5"])
 @pytest.mark.parametrize("way", ["pass", "sys.exit(0)", "raise ValueError('on purpose')"])
-def test_exit_waits_for_what_is_pending_as_long_as_linger_says(program, linger, way):
+def test_exit_waits_for_what_is_pending_as_long_as_linger(program, linger, way):
     # Several of them wait at the same time: one after the other they would take six seconds.
     running = program(PRELUDE + f"pushes = [stuck() for _ in range(12)]\nreport('leaving')\n{way}", linger)
     seconds, error, status = _seconds_to_end(running)
@@ -166,7 +166,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("daemon", "start"), WAYS)
-def test_daemon_threads_say_nothing_at_exit_and_what_was_sent_arrives(program, daemon, start):
+def test_daemon_threads_log_nothing_at_exit_and_what_was_sent_arrives(program, daemon, start):
     with omq.Context() as context, omq.PULL(context, bind="tcp://127.0.0.1:*") as pull:
         running = program(
             f"""

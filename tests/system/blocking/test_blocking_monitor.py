@@ -53,7 +53,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("twin", [BLOCKING, ASYNC], ids=["blocking", "asyncio"])
 @pytest.mark.parametrize("scheme", ["tcp", "ipc"])
-def test_a_listener_without_descriptors_tells_and_recovers(program, twin, scheme, tmp_path):
+def test_a_listener_without_descriptors_reports_it_and_recovers(program, twin, scheme, tmp_path):
     running = program(SCARCE + twin, "tcp://127.0.0.1:*" if scheme == "tcp" else f"ipc://{tmp_path}/s")
     endpoint = running.line()
     with omq.Context() as context:

@@ -131,7 +131,7 @@ def test_an_interrupted_subscription_is_made_or_not(program, transport, kind):
 
 
 @pytest.mark.parametrize("recv_hwm", [0, 50])
-def test_an_xpub_that_is_interrupted_while_it_reads_hears_of_every_subscription_once(program, recv_hwm):
+def test_an_xpub_interrupted_while_it_reads_gets_every_subscription_once(program, recv_hwm):
     assert program(PRELUDE + HEARING, "tcp://127.0.0.1:*", str(recv_hwm)).end() == "True True 1\n"
 
 

@@ -234,7 +234,7 @@ def test_sighup_reloads_users_and_permissions(tmp_path: Path) -> None:
         assert command.end() == 0
 
 
-def test_help_says_what_there_is() -> None:
+def test_help_lists_what_there_is() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "omq.cli.main", "broker", "--help"],
         capture_output=True,

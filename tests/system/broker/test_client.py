@@ -181,7 +181,7 @@ def test_large_bodies_come_through_every_call(twin, client, topic):
     twin.wait(subscription.close())
 
 
-def test_a_subscription_begins_where_it_is_told(twin, client, topic):
+def test_a_subscription_begins_at_its_replay(twin, client, topic):
     twin.wait(client.publish_many(topic, [b"a", b"b", b"c"]))
     current = twin.wait(client.subscribe(topic))
     beginning = twin.wait(client.subscribe(topic, replay="earliest"))
@@ -238,7 +238,7 @@ def test_a_named_subscription_goes_on_at_its_position(twin, client, topic):
     twin.wait(unnamed.close())
 
 
-def test_names_are_told_and_forgotten(twin, client, topic):
+def test_durable_subscriptions_are_listed_and_deleted(twin, client, topic):
     twin.wait(client.publish_many(topic, [b"x"] * 5))
     subscription = twin.wait(client.subscribe(topic, replay=2, name="reader"))
     (durable,) = twin.wait(client.durables(topic))
@@ -485,7 +485,7 @@ def test_a_broker_that_is_not_there_is_named_in_time(twin):
         twin.Client("tcp://127.0.0.1:9", timeout=-1)
 
 
-def test_a_broker_that_says_nothing_is_waited_for_in_time(twin):
+def test_the_wait_for_a_silent_broker_times_out(twin):
     with omq.ROUTER(bind="tcp://127.0.0.1:*") as mute:
         client = twin.Client(mute.endpoints[0], timeout=0.2)
         with pytest.raises(BrokerTimeout):
@@ -535,7 +535,7 @@ def test_a_secured_broker_lets_in_who_has_a_key(twin):
         twin.wait(other.close())
 
 
-def test_a_forked_child_is_told_so(twin, client, topic):
+def test_a_forked_child_gets_an_error(twin, client, topic):
     subscription = twin.wait(client.subscribe(topic))
     twin.wait(client.publish_many(topic, [b"1", b"2", b"3"]))
     assert twin.wait(subscription.recv()).body == b"1"

@@ -299,7 +299,7 @@ def test_a_broker_with_another_store_is_read_from_its_beginning(twin):
         twin.wait(client.close())
 
 
-def test_a_topic_that_is_gone_after_a_restart_is_said_to_be(twin):
+def test_a_topic_that_is_gone_after_a_restart_is_reported(twin):
     with Server(memory=True, bind="tcp://127.0.0.1:*") as server:
         url = server.endpoints["zmtp"]
         client = twin.Client(url, timeout=TIMEOUT_S)

@@ -441,7 +441,7 @@ def test_read_by_range(client, topic):
     assert client.ask(b"READ", topic, 6, 0, u32(1), expect=b"RANGE") == [u64(0), u64(1)]
 
 
-def test_how_far_so_many_bytes_reach(client, topic):
+def test_how_far_a_number_of_bytes_reaches(client, topic):
     for number in range(1, 6):
         client.append(topic, record(b"%d" % number))  # ten bytes each
     assert client.ask(b"OFFSET_AFTER", topic, 2, 0, u64(20), expect=b"OFFSET") == [u64(4), u64(20)]

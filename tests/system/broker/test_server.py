@@ -257,7 +257,7 @@ def test_a_client_that_chooses_its_identity_may_come_back(server):
         until(lambda: json.loads(client.ask(b"TOPICS", b"j")[0])[0]["subscribers"] == 0)
 
 
-def test_peers_of_one_identity_are_told_apart_where_all_addresses_are_alike(tmp_path):
+def test_peers_of_one_identity_are_distinguished_where_all_addresses_are_alike(tmp_path):
     with Server(memory=True, topics=["t:broadcast:transient"], bind=f"ipc://{tmp_path}/broker") as server:
         endpoint = server.endpoints["zmtp"]
         with raw(endpoint) as client, raw(endpoint, identity=b"me") as first:

@@ -20,7 +20,7 @@ def linked(twin, endpoint):
 
 
 @pytest.mark.parametrize("linger", [-1, math.nan, math.inf, "x"])
-def test_a_linger_that_is_none_is_refused_and_closes_nothing(twin, linked, linger):
+def test_an_invalid_linger_is_refused_and_closes_nothing(twin, linked, linger):
     push, pull = linked
     with pytest.raises(omq.OptionError, match="linger="):
         push.close(linger=linger)

@@ -187,7 +187,7 @@ COPY = {"copy": copy.copy, "deepcopy": copy.deepcopy, "pickle": pickle.dumps}
 
 
 @pytest.mark.parametrize("how", COPY)
-def test_what_cannot_be_copied_says_what_to_do(how, inproc):
+def test_errors_about_copies_name_what_to_do(how, inproc):
     with omq.Context() as context, omq.PULL(context, bind=inproc) as pull, pull.monitor() as monitor:
         push = omq.asyncio.PUSH(context)
         for one, word in ((pull, "endpoint"), (push, "endpoint"), (context, "share"), (monitor, "monitor")):
@@ -200,7 +200,7 @@ def test_what_cannot_be_copied_says_what_to_do(how, inproc):
 
 
 @pytest.mark.parametrize("how", COPY)
-def test_what_a_socket_tells_can_be_copied(how, inproc):
+def test_what_a_socket_returns_can_be_copied(how, inproc):
     with omq.Context() as context, omq.PULL(context, bind=inproc) as pull, omq.PUSH(context, connect=inproc) as push:
         push.send(b"x")
         message = pull.recv_message(timeout=BOUND)

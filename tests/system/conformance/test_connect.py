@@ -102,7 +102,7 @@ def test_inproc_connect_unbind_then_rebind(twin, inproc):
     assert not pull.poll(0.02)
 
 
-def test_inproc_connect_tells_identities(twin, inproc):
+def test_inproc_connect_passes_identities_on(twin, inproc):
     router = twin("ROUTER", bind=inproc)
     dealer = twin("DEALER", connect=inproc, identity=b"named")
     dealer.send_multipart([b"a", b"b"])
@@ -205,7 +205,7 @@ def test_term_endpoint_unbind_by_what_bind_gave_and_not_by_the_wildcard(twin, wi
         pull.unbind(name)
 
 
-def test_last_endpoint_every_bind_is_told(twin, tmp_path, inproc):
+def test_last_endpoint_every_bind_is_listed(twin, tmp_path, inproc):
     pull = twin("PULL")
     given = [pull.bind(name) for name in ("tcp://127.0.0.1:*", "tcp://127.0.0.1:*", f"ipc://{tmp_path}/s", inproc)]
     assert pull.endpoints == given
@@ -216,7 +216,7 @@ def test_last_endpoint_every_bind_is_told(twin, tmp_path, inproc):
         assert pull.recv(timeout=BOUND) == b"%d" % number
 
 
-def test_disconnect_of_what_was_never_connected_says_so(twin, endpoint):
+def test_disconnect_of_what_was_never_connected_is_refused(twin, endpoint):
     push = twin("PUSH")
     with pytest.raises(omq.EndpointError, match="not connected"):
         push.disconnect("tcp://127.0.0.1:1")
@@ -255,7 +255,7 @@ def test_connect_resolve_a_host_name_is_dialled(twin, kinds):
     assert bound.recv(timeout=BOUND) == b"by name"
 
 
-def test_connect_resolve_a_name_that_nobody_knows_is_told_and_asked_for_again(twin):
+def test_connect_resolve_an_unknown_name_is_reported_and_resolved_again(twin):
     push = twin("PUSH", reconnect_interval=0.01)
     monitor = push.monitor()
     push.connect("tcp://no-host-has-this-name.invalid:1")

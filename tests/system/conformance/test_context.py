@@ -77,7 +77,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_ctx_destroy_a_call_says_that_it_was_the_context(twin, inproc, call):
+def test_ctx_destroy_a_call_names_the_context_as_the_reason(twin, inproc, call):
     sub = twin("SUB", bind=inproc)
     waiting = twin.spawn(sub, "wait_connected")
     assert not waiting.done(0.05)
@@ -123,7 +123,7 @@ def test_ctx_options_term_without_linger_waits_for_nothing(twin, inproc):
 
 
 @pytest.mark.parametrize("option", ["io_threads", "max_sockets", "ipv6", "blocky"])
-def test_ctx_options_there_are_none(option):
+def test_ctx_options_do_not_exist(option):
     """One I/O thread, no bound of our own, and what sockets inherit is given to each: none is accepted and ignored."""
     with pytest.raises(TypeError, match=option):
         omq.Context(**{option: 1})
@@ -236,7 +236,7 @@ on_both_twins = pytest.mark.parametrize("module", [omq, twin_of_asyncio])
 
 @on_both_twins
 @pytest.mark.parametrize("given", ["tcp://127.0.0.1:5555", 5, b"inproc://x"])
-def test_an_endpoint_in_place_of_the_context_is_told_where_it_belongs(module, given):
+def test_an_endpoint_in_place_of_the_context_is_refused_with_its_place(module, given):
     with pytest.raises(
         TypeError, match=r"context=.*: must be a Context, not (str|int|bytes); give an endpoint as bind= or connect="
     ):
@@ -244,7 +244,7 @@ def test_an_endpoint_in_place_of_the_context_is_told_where_it_belongs(module, gi
 
 
 @on_both_twins
-def test_a_socket_without_a_type_is_none(module):
+def test_a_socket_without_a_type_is_refused(module):
     with pytest.raises(TypeError, match=r"Socket has no socket type: make one of its types, such as omq\.PUSH"):
         module.Socket()
 

@@ -161,7 +161,7 @@ def test_what_the_system_does_with_a_connection(twin, lines, call, name):
 
 
 @on_both_calls
-def test_a_priority_beside_a_type_of_service(twin, lines, call):
+def test_a_priority_next_to_a_type_of_service(twin, lines, call):
     found = lines(twin("PULL"), call, tos=0x20, priority=5)
     shake(*found)
     with ours(found[0]) as end:
@@ -456,7 +456,7 @@ def test_what_the_transport_has_no_use_for(twin, call, tmp_path):
 
 
 @on_both_calls
-def test_what_nobody_knows_and_what_does_not_fit(twin, call):
+def test_unknown_options_and_invalid_values(twin, call):
     one = twin("PULL")
     with pytest.raises(omq.OptionError, match="did you mean 'max_parts'"):
         getattr(one, call)("tcp://127.0.0.1:9", max_part=1)

@@ -120,7 +120,7 @@ def test_a_publisher_waits_for_its_subscribers(twin):
     assert len(got) == 2000
 
 
-def test_what_cannot_be_flushed_says_so(twin, endpoint):
+def test_what_cannot_be_flushed_is_refused(twin, endpoint):
     pull = twin("PULL", bind=endpoint)
     with pytest.raises(omq.StateError, match="PULL socket does not send"):
         pull.flush()

@@ -93,7 +93,7 @@ def test_monitor_a_server_that_stops_listens_no_longer_before_its_connections_en
     take(monitor, Kind.CLOSED, *[Kind.DISCONNECTED] * len(pushes), Kind.MONITOR_STOPPED)
 
 
-def test_monitor_a_bind_that_fails_is_told_and_raised(twin, take):
+def test_monitor_a_bind_that_fails_is_reported_and_raised(twin, take):
     pull, other = twin("PULL", bind="tcp://127.0.0.1:*"), twin("PULL")
     monitor = other.monitor()
     with pytest.raises(omq.BindError) as raised:
@@ -148,7 +148,7 @@ def test_reconnect_options_order_of_a_server_that_goes_and_comes_back(twin, endp
             (event,) = take(monitor, Kind.HANDSHAKE_SUCCEEDED)
 
 
-def test_reconnect_options_order_of_a_client_that_nobody_serves(twin, no_listener, take):
+def test_reconnect_options_order_of_a_client_without_a_server(twin, no_listener, take):
     push = twin("PUSH", reconnect_interval=0.01)
     monitor = push.monitor()
     push.connect(no_listener)
@@ -185,7 +185,7 @@ def test_reconnect_options_order_of_a_handshake_that_fails(twin, endpoint, take)
 
 
 @pytest.mark.parametrize("transport", ["tcp", "ipc"])
-def test_reconnect_stop_when_nobody_listens_is_the_last_word(twin, transport, no_listener, tmp_path, take):
+def test_reconnect_stop_without_a_listener_is_the_last_event(twin, transport, no_listener, tmp_path, take):
     where = no_listener if transport == "tcp" else f"ipc://{tmp_path}/no_listener"
     push = twin("PUSH", reconnect_interval=0.01, reconnect_stop="refused")
     monitor = push.monitor()

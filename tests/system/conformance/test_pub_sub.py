@@ -97,7 +97,7 @@ def test_xpub_welcome_message(twin, endpoint):
 
 
 @pytest.mark.parametrize("kind", ["SUB", "XSUB"])
-def test_a_subscriber_at_its_mark_is_heard(twin, endpoint, kind):
+def test_a_subscriber_at_its_mark_is_read(twin, endpoint, kind):
     """Messages that wait for the publisher's user do not delay its subscriptions: libzmq applies them at once."""
     xpub, join = xpub_of(twin, endpoint, xpub_welcome_message=b"W")
     sub = join(kind, recv_hwm=1)
@@ -197,7 +197,7 @@ def test_a_sub_that_sends_to_a_pub_is_harmless(twin, endpoint):
         pub.recv(timeout=0)
 
 
-def test_a_verboser_xpub_hears_all_that_ends_with_a_peer(twin, endpoint):
+def test_a_verboser_xpub_gets_all_that_ends_with_a_peer(twin, endpoint):
     xpub, join = xpub_of(twin, endpoint, xpub_verboser=True)
     one, two = join(subscribe=[b"a", b"b"]), join(subscribe=b"b")
     assert sorted(received(xpub, 3)) == [b"\1a", b"\1b", b"\1b"]
@@ -208,7 +208,7 @@ def test_a_verboser_xpub_hears_all_that_ends_with_a_peer(twin, endpoint):
     assert nothing(xpub)
 
 
-def test_a_peer_that_goes_with_many_prefixes_is_told_of_with_all_of_them(twin, endpoint):
+def test_a_peer_that_goes_with_many_prefixes_is_reported_with_all_of_them(twin, endpoint):
     xpub, join = xpub_of(twin, endpoint, recv_hwm=0)
     prefixes = {b"%d" % number for number in range(5000)}
     goes, stays = join(subscribe=sorted(prefixes)), join(subscribe=b"stays")

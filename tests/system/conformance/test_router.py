@@ -21,7 +21,7 @@ def test_issue_566_a_hundred_dealers_of_another_context_are_all_reachable(twin, 
             dealer.close()
 
 
-def test_router_mandatory_an_unknown_name_is_dropped_or_told(twin, endpoint):
+def test_router_mandatory_an_unknown_name_is_dropped_or_raised(twin, endpoint):
     router = twin("ROUTER", bind=endpoint)
     router.send_multipart([b"nobody", b"x"])
     router.set_options(router_mandatory=True)

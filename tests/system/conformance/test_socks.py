@@ -219,7 +219,7 @@ def test_what_is_of_no_use_is_refused(twin):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "far.invalid", "[::1]"])
 @pytest.mark.parametrize("user", [None, USER], ids=["open", "password"])
-def test_libzmq_says_the_same_to_a_proxy(twin, host, user):
+def test_libzmq_sends_the_same_to_a_proxy(twin, host, user):
     """The refusal reaches the endpoint, too: libzmq 4.3.5 aborts where a proxy refuses."""
     pull = twin("PULL")
     try:

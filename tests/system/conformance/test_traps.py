@@ -171,7 +171,7 @@ def test_control_traffic_does_not_queue_behind_data(twin):
         assert pub.recv(timeout=BOUND) == b"\1more"
 
 
-def test_what_a_monitor_holds_is_bounded_and_it_says_how_much_it_missed(twin):
+def test_what_a_monitor_holds_is_bounded_and_it_counts_what_it_missed(twin):
     pull = twin("PULL", bind="tcp://127.0.0.1:*")
     monitor = pull.monitor(limit=4)
     for _ in range(20):

@@ -264,7 +264,9 @@ def test_missing_clients_are_named(tmp_path: Path) -> None:
         (["sniff", "--seconds=inf"], 2, "--seconds"),
     ],
 )
-def test_what_does_not_fit_is_said(bus_options: dict[str, Any], arguments: list[str], status: int, text: str) -> None:
+def test_what_does_not_fit_is_reported(
+    bus_options: dict[str, Any], arguments: list[str], status: int, text: str
+) -> None:
     result = CliRunner().invoke(command, [*arguments, f"--socket-name={bus_options['socket_name']}"])
     assert (result.exit_code, text in result.output) == (status, True), result.output
     assert "Traceback" not in result.output

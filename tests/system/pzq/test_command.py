@@ -111,7 +111,7 @@ def test_a_directory_that_another_one_has_is_refused(tmp_path: Path) -> None:
         (["--receive-dsn=tcp://192.0.2.1:1"], 1, "192.0.2.1"),
     ],
 )
-def test_what_does_not_fit_is_said(tmp_path: Path, arguments: list[str], status: int, text: str) -> None:
+def test_what_does_not_fit_is_reported(tmp_path: Path, arguments: list[str], status: int, text: str) -> None:
     result = CliRunner().invoke(command, [f"--database={tmp_path / 'data'}", *EVERYWHERE, *arguments])
     assert (result.exit_code, text in result.output) == (status, True), result.output
     assert "Traceback" not in result.output

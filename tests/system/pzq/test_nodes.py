@@ -143,7 +143,7 @@ def test_replicas_of_a_peer(place: tuple[Device, int, int], other: Peer) -> None
     until(lambda: figures(made.endpoints["monitor"])["messages"] == 0, "the replica is removed")
 
 
-def test_a_consumer_and_a_node_are_done_with_the_same_messages(
+def test_a_consumer_and_a_node_acknowledge_the_same_messages(
     place: tuple[Device, int, int], other: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     made, count = place[0], 500
@@ -170,13 +170,13 @@ def test_a_consumer_and_a_node_are_done_with_the_same_messages(
     assert not [record for record in caplog.records if "ignoring" in record.message or record.exc_info]
 
 
-def test_a_keep_alive_says_what_it_is_and_more(place: tuple[Device, int, int], other: Peer) -> None:
+def test_a_keep_alive_has_what_the_page_lists(place: tuple[Device, int, int], other: Peer) -> None:
     body = other.wait_for("KALV")
     assert body["from"] == f"tcp://127.0.0.1:{place[2]}"
     assert {*body} == {"from", "incarnations", "number", "store", "records", "heard", "holds", "timeout", "known"}
 
 
-def test_a_node_that_has_no_part_in_the_cluster_says_why(tmp_path: Path) -> None:
+def test_a_node_that_has_no_part_in_the_cluster_reports_why(tmp_path: Path) -> None:
     with device(tmp_path, replicas=1, http="127.0.0.1:0") as (made, receive, broadcast):
         other = Peer(receive, broadcast)
         try:
@@ -194,11 +194,11 @@ def test_a_node_that_has_no_part_in_the_cluster_says_why(tmp_path: Path) -> None
             assert b"this node has no part in its cluster: the directory of" in answer.read()
 
 
-def test_a_node_says_where_it_is_heard(place: tuple[Device, int, int]) -> None:
+def test_a_node_announces_its_endpoint(place: tuple[Device, int, int]) -> None:
     assert place[0].endpoints["broadcast"] == f"tcp://127.0.0.1:{place[2]}"
 
 
-def test_a_message_that_nobody_takes_is_stored_and_not_replicated(place: tuple[Device, int, int]) -> None:
+def test_a_message_without_a_consumer_is_stored_and_not_replicated(place: tuple[Device, int, int]) -> None:
     made = place[0]
     with Producer(made.endpoints["receive"], timeout=10) as producer, pytest.raises(NotReplicated):
         producer.send(b"one")
@@ -279,7 +279,7 @@ def test_what_is_no_replica_is_refused(place: tuple[Device, int, int], frames: l
         assert reason in answer[-1]
 
 
-def test_a_peer_that_is_never_heard_is_named(place: tuple[Device, int, int], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_peer_that_never_sends_is_named(place: tuple[Device, int, int], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "omq.pzq")
     until(lambda: f"tcp://127.0.0.2:{place[2]} has sent nothing yet" in caplog.text, "the log has it")
     peer = Peer(*place[1:])

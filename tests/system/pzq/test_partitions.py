@@ -106,7 +106,7 @@ def test_two_against_one(net: Net) -> None:
 
 
 @pytest.mark.slow
-def test_one_that_does_not_hear_the_owner_does_not_take_over(net: Net) -> None:
+def test_a_node_that_receives_nothing_from_the_owner_does_not_take_over(net: Net) -> None:
     assert net.produce(0, "a", "b") == "stored"
     net.cut(0, 1)
     until(lambda: net.figures(1)["nodes_alive"] == 2, "the second does not receive from the first")
@@ -120,7 +120,7 @@ def test_one_that_does_not_hear_the_owner_does_not_take_over(net: Net) -> None:
 
 
 @pytest.mark.slow
-def test_an_owner_that_hears_all_and_is_heard_by_nobody_delivers_nothing(net: Net) -> None:
+def test_an_owner_that_receives_from_all_and_reaches_no_node_delivers_nothing(net: Net) -> None:
     assert net.produce(0, "a", "b") == "stored"
     net.cut(0, 1)
     net.cut(0, 2)

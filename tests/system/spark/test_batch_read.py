@@ -77,7 +77,7 @@ def test_parts_and_empty_and_large_payloads(spark: Any, feed: Feeder) -> None:
     assert [row.value for row in rows] == [*(row.parts[0] for row in rows[:2]), None, rows[3].parts[0]]
 
 
-def test_several_parts_that_nobody_asked_for_fail_the_read(spark: Any, feed: Feeder) -> None:
+def test_several_parts_without_a_column_for_them_fail_the_read(spark: Any, feed: Feeder) -> None:
     url = feed.push([[b"a", b"b"]])
     with pytest.raises(Exception, match=r"a message of 2 parts arrived from .*'columns'"):
         read(spark, socket="PULL", connect=url, maxRows=1).collect()

@@ -43,7 +43,7 @@ def test_a_table_of_the_catalog_is_refused_with_what_to_do(spark: Any) -> None:
         spark.sql("CREATE TABLE ticks USING omq OPTIONS (socket 'PULL', connect 'tcp://h:1')")
 
 
-def test_what_an_executor_finds_is_told_without_a_traceback(spark: Any) -> None:
+def test_errors_of_an_executor_are_reported_without_a_traceback(spark: Any) -> None:
     frame = spark.range(1).selectExpr("CAST(id AS STRING) AS value")
     writer = frame.write.format("omq").mode("append").option("socket", "PUSH").option("connect", "tcp://127.0.0.1:1")
     with pytest.raises(Exception, match=r"connectTimeout=0\.3 s") as caught:

@@ -125,7 +125,7 @@ def test_every_row_is_published_once(
 
 
 @pytest.mark.parametrize("how", ["batch", "stream"])
-def test_attempts_that_run_beside_each_other_publish_once(
+def test_attempts_that_run_at_once_publish_once(
     how: str,
     standalone: str,  # noqa: F811 - the only one with executors on two hosts, as Spark wants for a second attempt
     server: Server,

@@ -138,7 +138,7 @@ def ids(topic: str, first: int, last: int) -> list[Row]:
         ({"topicPattern": "[ab]"}, {"topics": "b"}, "topics='b'"),
     ],
 )
-def test_a_topic_that_is_not_chosen_any_more_is_not_said_to_be_deleted(
+def test_a_topic_that_is_not_chosen_any_more_is_not_reported_as_deleted(
     before: dict[str, str], after: dict[str, str], chosen: str, client: Client, query: Query
 ) -> None:
     filled(client, "a", "b")
@@ -155,7 +155,7 @@ def test_a_topic_that_is_not_chosen_any_more_is_not_said_to_be_deleted(
         query.run(**after).rows()
 
 
-def test_a_topic_that_was_deleted_is_said_to_be(client: Client, query: Query) -> None:
+def test_a_topic_that_was_deleted_is_reported_as_deleted(client: Client, query: Query) -> None:
     filled(client, "a", "b")
     query.run(startingOffsets="earliest", topics="a,b").take()
     client.delete("a")
@@ -207,7 +207,7 @@ def test_rows_of_a_microbatch_are_shared_among_topics(client: Client, query: Que
     assert not run.plan()
 
 
-def test_a_small_topic_is_not_passed_over_beside_a_large_one(client: Client, query: Query) -> None:
+def test_a_small_topic_is_not_passed_over_next_to_a_large_one(client: Client, query: Query) -> None:
     filled(client, "large", count=5000)
     filled(client, "small", count=2)
     run = query.run(topics="large,small", startingOffsets="earliest", maxRowsPerTrigger=10)
@@ -272,7 +272,7 @@ def test_a_store_that_is_an_older_one_is_data_loss(
             query.stop()
 
 
-def test_a_topic_that_is_named_and_not_there_is_told_also_by_a_checkpoint(client: Client, query: Query) -> None:
+def test_a_named_topic_that_is_missing_is_reported_also_by_a_checkpoint(client: Client, query: Query) -> None:
     filled(client, "a")
     assert query.run(topic="a", startingOffsets="earliest").take() == ids("a", 1, 3)
     with pytest.raises(omq.OmqError, match=r"has no topic 'typo'; its topics are: a"):
@@ -402,7 +402,7 @@ def test_a_topic_that_is_created_again_has_a_new_cursor(
     assert "another query" not in caplog.text
 
 
-def test_two_queries_with_one_subscription_are_told(
+def test_two_queries_with_one_subscription_are_reported(
     client: Client, query: Query, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     filled(client, "a")
@@ -451,7 +451,7 @@ def test_a_first_microbatch_that_fails_comes_again_as_it_was(
 
 
 @pytest.mark.parametrize("start", ["latest", "earliest"])
-def test_what_says_where_a_microbatch_began_makes_none_without_rows(start: str, client: Client, query: Query) -> None:
+def test_the_start_of_a_microbatch_makes_no_microbatch_without_rows(start: str, client: Client, query: Query) -> None:
     filled(client, "a", "b")
     run = query.run(topics="a,b", startingOffsets=start)
     run.take()
@@ -499,7 +499,7 @@ def of_before(query: Query) -> None:
     query.checkpoint.ends = [json.dumps(one) for one in ends]
 
 
-def test_a_checkpoint_of_before_is_read_and_what_it_does_not_say_is_told(
+def test_an_older_checkpoint_is_read_and_what_it_lacks_is_reported(
     client: Client, query: Query, caplog: pytest.LogCaptureFixture
 ) -> None:
     filled(client, "a")

@@ -213,7 +213,7 @@ def test_a_subscription_moves_with_the_commits(
     until(lambda: client.durables(topic)[0].position >= 5, lambda: client.durables(topic))
 
 
-def test_progress_says_how_far_the_newest_message_is(
+def test_progress_reports_how_far_the_newest_message_is(
     spark: Any, url: str, client: Client, topic: str, tmp_path: Path
 ) -> None:
     client.publish_many(topic, [b"x"] * 10)
@@ -358,7 +358,7 @@ def test_a_checkpoint_of_another_source_or_broker_is_refused(
         ({"topic": "few", "endingOffsets": "latest"}, "not an option of readStream: 'endingOffsets'"),
     ],
 )
-def test_what_the_broker_does_not_have_is_told_when_the_query_begins(
+def test_what_the_broker_does_not_have_is_reported_when_the_query_begins(
     options: dict[str, Any], reason: str, spark: Any, url: str, client: Client, tmp_path: Path
 ) -> None:
     client.create("few", persistence="transient")
@@ -370,7 +370,7 @@ def test_what_the_broker_does_not_have_is_told_when_the_query_begins(
     assert "Traceback" not in error
 
 
-def test_a_broker_that_is_away_is_told_by_the_options_that_name_it(spark: Any, tmp_path: Path) -> None:
+def test_a_broker_that_is_away_is_reported_by_the_options_that_name_it(spark: Any, tmp_path: Path) -> None:
     with held() as port:
         error = failing(stream(spark, f"tcp://127.0.0.1:{port}", topic="t", timeout=0.5), tmp_path)
     assert f"option connect='tcp://127.0.0.1:{port}': tcp://127.0.0.1:{port}: not connected to a broker" in error
@@ -406,7 +406,7 @@ def test_a_broker_that_is_back_in_a_moment_fails_no_query(spark: Any, started: l
             server.__exit__(None, None, None)
 
 
-def test_latest_without_a_subscription_says_what_that_means(caplog: pytest.LogCaptureFixture) -> None:
+def test_latest_without_a_subscription_logs_what_that_means(caplog: pytest.LogCaptureFixture) -> None:
     from omq.spark.topics.catalog import TopicCatalog
     from omq.spark.topics.settings import TopicSettings
 

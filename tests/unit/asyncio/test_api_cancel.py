@@ -180,7 +180,7 @@ async def test_send_many_keeps_its_own_order_and_lets_others_in(make, inproc):
     assert rounds["single"] > 50 * max(rounds["one"], 1) > 0
 
 
-async def test_a_list_gets_on_beside_one_that_works_long_between_two_hasty_sends(make, inproc):
+async def test_a_list_gets_on_next_to_one_that_works_long_between_two_hasty_sends(make, inproc):
     pub = make(omq.PUB, bind=inproc)
 
     async def hasty():

@@ -55,7 +55,7 @@ BAD = {
 @on_both_loops
 @on_the_wire
 @pytest.mark.parametrize("case", BAD)
-async def test_a_handshake_that_fails_tells_whose_fault_it_was(make, endpoint, case):
+async def test_a_handshake_that_fails_reports_whose_fault_it_was(make, endpoint, case):
     greeting, rest, error = BAD[case]
     pull = make(omq.PULL, handshake_timeout=0.05 if case == "timeout" else 5)
     monitor = pull.monitor()
@@ -88,7 +88,7 @@ async def test_the_peer_of_a_lost_connection_did_not_get_what_was_dropped(make):
 
 
 @on_both_loops
-async def test_subscriptions_are_told_once_each(make, endpoint):
+async def test_subscriptions_are_reported_once_each(make, endpoint):
     pub, sub = await make.linked(omq.PUB, omq.SUB, endpoint)
     monitor = pub.monitor()
     sub.subscribe(b"a")
@@ -104,7 +104,7 @@ async def test_subscriptions_are_told_once_each(make, endpoint):
     assert now(monitor) == []
 
 
-async def test_subscriptions_of_older_peers_are_told_too(make):
+async def test_subscriptions_of_older_peers_are_reported_too(make):
     """ZMTP 3.0 has messages for them."""
     pub = make(omq.PUB, bind="tcp://127.0.0.1:*")
     monitor = pub.monitor()
@@ -116,7 +116,7 @@ async def test_subscriptions_of_older_peers_are_told_too(make):
     raw.close()
 
 
-async def test_what_a_full_subscriber_misses_is_told_in_sums(make, monkeypatch):
+async def test_what_a_full_subscriber_misses_is_reported_in_sums(make, monkeypatch):
     monkeypatch.setattr(report, "_POLL_INTERVAL_S", 0.02)
     pub, sub = await make.linked(
         omq.PUB, omq.SUB, "tcp://127.0.0.1:*", subscribe=b"", send_hwm=5, recv_hwm=5, reconnect_interval=None
@@ -139,7 +139,7 @@ async def test_what_a_full_subscriber_misses_is_told_in_sums(make, monkeypatch):
     assert 2500 < gone.peer.dropped <= 3500
 
 
-async def test_what_was_dropped_before_anybody_looked_is_not_told(make, monkeypatch):
+async def test_what_was_dropped_before_a_monitor_existed_is_not_reported(make, monkeypatch):
     monkeypatch.setattr(report, "_POLL_INTERVAL_S", 0.01)
     pub, sub = await make.linked(omq.PUB, omq.SUB, "tcp://127.0.0.1:*", subscribe=b"", send_hwm=1, recv_hwm=1)
     await pub.wait_subscribed(timeout=5)
@@ -215,7 +215,7 @@ async def test_timeouts_and_cancelled_calls_lose_nothing(make):
 
 
 @on_both_loops
-async def test_closing_a_monitor_ends_its_readers_and_nobody_elses(make):
+async def test_closing_a_monitor_ends_its_readers_and_no_other(make):
     pull = make(omq.PULL)
     async with pull.monitor() as monitor, pull.monitor() as other:
         waiting = asyncio.create_task(monitor.recv())
@@ -230,7 +230,7 @@ async def test_closing_a_monitor_ends_its_readers_and_nobody_elses(make):
     assert not pull._engine.reporter._monitors
 
 
-async def test_a_monitor_that_nobody_holds_is_gone(make):
+async def test_a_monitor_without_references_is_gone(make):
     pull = make(omq.PULL)
     pull.monitor()
     gc.collect()

@@ -106,7 +106,7 @@ async def test_a_subscriber_may_be_reset_while_others_are_served(make):
 # behaviour.md, "xpub_manual"
 
 
-async def test_xpub_manual_puts_in_force_what_the_application_says(make, endpoint):
+async def test_xpub_manual_puts_in_force_what_the_application_chooses(make, endpoint):
     """The peer asks for A and gets B, and the cancellation is mapped likewise."""
     xpub = make(omq.XPUB, bind=endpoint, xpub_manual=True)
     sub = make(omq.SUB, connect=xpub.endpoints[0], subscribe=[b"A", b"B"])
@@ -140,7 +140,7 @@ async def test_xpub_manual_passes_every_peers_subscription_and_serves_each_alone
     assert await first.poll(0.02) == await second.poll(0.02) == 0
 
 
-async def test_xpub_manual_tells_each_end_of_a_subscription_when_a_peer_goes(make, endpoint):
+async def test_xpub_manual_reports_each_end_of_a_subscription_when_a_peer_goes(make, endpoint):
     """Also where another peer has the same one; and what was put in force for the peer goes with it."""
     xpub = make(omq.XPUB, bind=endpoint, xpub_manual=True)
     stays = make(omq.SUB, connect=xpub.endpoints[0], subscribe=b"A")
@@ -192,7 +192,7 @@ async def test_an_xpub_subscribes_only_by_hand_and_to_something(make, endpoint):
         make(omq.XPUB, xpub_manual=True).subscribe(b"A")
 
 
-async def test_an_xsub_that_connects_later_tells_what_it_wants(make, inproc):
+async def test_an_xsub_that_connects_later_sends_what_it_wants(make, inproc):
     xsub = make(omq.XSUB, connect=inproc, subscribe=b"opt")
     await xsub.send(b"\1early")
     xpub = make(omq.XPUB, bind=inproc)
@@ -267,7 +267,7 @@ async def test_what_an_xpub_keeps_for_a_lagging_user_is_bounded(make, endpoint):
     assert known == {b"kept"}
 
 
-async def test_a_lagging_user_hears_of_every_prefix_once(make, endpoint):
+async def test_a_lagging_user_gets_every_prefix_once(make, endpoint):
     prefixes = [b"%d" % number for number in range(500)]
     xpub, sub = await make.linked(omq.XPUB, omq.SUB, endpoint, subscribe=prefixes, recv_hwm=3)
     await xpub.wait_subscribed(n=500, timeout=5)

@@ -243,7 +243,7 @@ def test_descriptors_that_come_and_go_lose_nothing(make, crew):
     assert _callers_read(pull, push)
 
 
-def test_selectors_with_a_pipe_beside(make):
+def test_selectors_with_a_pipe_next_to_it(make):
     pull, push = make.linked(omq.PULL, omq.PUSH, "tcp://127.0.0.1:*")
     here, there = os.pipe()
     seen = []
@@ -407,7 +407,7 @@ def test_wait_takes_blocking_sockets_only():
             omq.wait([wrong], 0)
 
 
-def test_poll_says_what_is_ready(make, endpoint):
+def test_poll_returns_what_is_ready(make, endpoint):
     one, other = make.linked(omq.DEALER, omq.DEALER, endpoint)
     both = omq.POLL_IN | omq.POLL_OUT
     assert one.poll(0) == 0

@@ -59,7 +59,7 @@ def test_what_a_dropped_socket_has_accepted_leaves(context, late):
     until(lambda: descriptors() <= before)
 
 
-def test_a_dropped_socket_lingers_no_longer_than_its_option_says(context, late):
+def test_a_dropped_socket_lingers_no_longer_than_its_option_allows(context, late):
     before = descriptors()
     push = omq.PUSH(context, connect=late, linger=0.05)
     push.send(b"x")

@@ -26,7 +26,7 @@ def sleeps(thread):
     assert thread.is_alive()
 
 
-def test_subscriptions_are_told_whoever_reads_them(make, crew):
+def test_subscriptions_are_reported_whichever_thread_reads_them(make, crew):
     """The thread that receives handles them while it leads, the I/O thread otherwise."""
     xpub = make(omq.XPUB, bind="tcp://127.0.0.1:*")
     monitor = xpub.monitor()
@@ -67,7 +67,7 @@ def test_closing_a_monitor_wakes_its_readers(make, crew):
     assert not pull._engine.reporter._monitors
 
 
-def test_nothing_is_lost_or_told_twice_among_threads(make, crew):
+def test_nothing_is_lost_or_reported_twice_among_threads(make, crew):
     pull = make(omq.PULL)
     monitor = pull.monitor(limit=50)
     readers = [crew(lambda: list(monitor)) for _ in range(3)]

@@ -132,7 +132,7 @@ def test_the_second_connect_of_a_name_heeds_the_first(context: omq.Context, held
         dealer.close()
 
 
-def test_monitors_have_heard_everything_when_close_returns(context: omq.Context) -> None:
+def test_monitors_have_every_event_when_close_returns(context: omq.Context) -> None:
     with omq.PULL(context, bind="tcp://127.0.0.1:*") as pull:
         push = omq.PUSH(context)
         monitor = push.monitor()
@@ -321,7 +321,7 @@ os._exit(0)
 
 @pytest.mark.alone
 @pytest.mark.timeout(120)
-def test_a_short_life_beside_computing_threads_takes_about_as_long_as_with_libzmq() -> None:
+def test_a_short_life_next_to_computing_threads_takes_about_as_long_as_with_libzmq() -> None:
     with omq.Context() as context, omq.REP(context, bind="tcp://127.0.0.1:*") as rep:
 
         def answer() -> None:

@@ -31,7 +31,7 @@ def _drained(xpub: omq.XPUB) -> list[bytes]:
     return got
 
 
-def test_a_peer_that_has_said_much_lets_the_others_have_their_turn() -> None:
+def test_a_peer_that_has_sent_much_lets_the_others_have_their_turn() -> None:
     with _linked(4, recv_hwm=0) as (xpub, (quiet, *busy)):
         for number in range(500):
             for name, peer in zip(b"ABC", busy, strict=True):
@@ -89,7 +89,7 @@ def test_a_message_does_not_overtake_what_its_peer_wanted_before() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"xpub_verbose": True}, {"xpub_verboser": True}], ids=str)
-def test_a_word_that_waits_for_room_is_undone_by_whoever_undoes_it(options: dict[str, bool]) -> None:
+def test_a_subscription_that_waits_for_room_is_undone_by_any_peer(options: dict[str, bool]) -> None:
     """Another peer's repetition of it, which could be delivered at once, would be all that the user receives."""
     with _linked(2, recv_hwm=1, **options) as (xpub, (lags, other)):
         lags.subscribe(b"x")
@@ -102,7 +102,7 @@ def test_a_word_that_waits_for_room_is_undone_by_whoever_undoes_it(options: dict
         assert received.count(b"\1p") == received.count(b"\0p")
 
 
-def test_a_peer_that_changes_its_mind_for_ever_costs_no_more_each_time() -> None:
+def test_a_peer_that_toggles_for_ever_costs_no_more_each_time() -> None:
     """A change that was queued, undone and queued again is queued once."""
 
     def toggle(prefixes: list[bytes]) -> float:
@@ -128,7 +128,7 @@ def test_a_peer_that_changes_its_mind_for_ever_costs_no_more_each_time() -> None
         st.one_of(st.tuples(st.sampled_from(["want", "leave", "send"]), st.sampled_from(b"abcd")), st.none())
     ),
 )
-def test_what_one_peer_says_keeps_its_order_where_its_user_lags(hwm: int, program: list) -> None:
+def test_what_one_peer_sends_keeps_its_order_where_its_user_lags(hwm: int, program: list) -> None:
     with _linked(1, recv_hwm=hwm) as (xpub, (peer,)):
         sent, received, held = [], [], set()
         for number, step in enumerate(program):

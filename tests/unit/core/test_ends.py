@@ -104,7 +104,7 @@ def test_the_flusher_forgets_a_connection_that_the_garbage_collector_takes():
 
 @pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="the number of sendto is another")
 @pytest.mark.parametrize("number", [errno.ENOBUFS, errno.ENOMEM, errno.EPERM], ids=errno.errorcode.get)
-def test_a_write_of_the_flusher_that_fails_ends_the_connection_and_is_told(number):
+def test_a_write_of_the_flusher_that_fails_ends_the_connection_and_is_reported(number):
     done = run(FAILURE, str(number), os.uname().machine)
     if "no filters here" in done.stderr:
         pytest.skip("the system takes no seccomp filters")

@@ -15,7 +15,7 @@ def elsewhere():
     return bell
 
 
-async def test_an_arrival_is_told_in_the_loop_that_it_is_for():
+async def test_an_arrival_is_reported_in_the_loop_that_it_is_for():
     bell = elsewhere()
     with Driven() as core:
         receiver, sender = Pipe(None, core.recv_queue, 0, bell), Pipe(None, None, 0, None)

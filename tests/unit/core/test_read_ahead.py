@@ -127,7 +127,7 @@ def owners() -> Iterator[list[Owner]]:
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["clear", "sealed"])
-def test_pings_are_answered_while_nobody_reads(family, owners, sealed):
+def test_pings_are_answered_while_no_call_reads(family, owners, sealed):
     owners.append(owner := Owner(family, sealed=sealed))
     for context in (b"", b"one", b"x" * 16):
         owner.send_frames(ping(0, context))
@@ -149,7 +149,7 @@ def test_a_ping_behind_messages_is_answered_and_they_stay(family, owners, sealed
 
 
 @pytest.mark.alone
-def test_pings_are_answered_in_their_rhythm_for_as_long_as_nobody_reads(family, owners):
+def test_pings_are_answered_in_their_rhythm_for_as_long_as_no_call_reads(family, owners):
     """Longer than a peer would wait that gives itself three of its intervals."""
     owners.append(owner := Owner(family))
     gap, slowest = 0.1, 0.0

@@ -186,7 +186,7 @@ async def test_a_handshake_that_is_late_because_of_us_is_finished(make):
 
 
 @on_both_loops
-async def test_the_time_is_up_for_a_peer_that_says_nothing_more(make):
+async def test_the_time_is_up_for_a_peer_that_sends_nothing_more(make):
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*", handshake_timeout=0.1)
     await is_over(await answered(pull.endpoints[0]))
 

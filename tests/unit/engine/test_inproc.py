@@ -13,7 +13,7 @@ from omq.engine.inproc import PipeSession
 from tests.unit.conftest import until
 
 
-async def test_names_that_nobody_waits_for_any_more_are_forgotten(make, inproc):
+async def test_names_without_a_waiter_are_forgotten(make, inproc):
     context = omq.Context()
     push = make(omq.PUSH, context, connect=[inproc, inproc])
     push.disconnect(inproc)

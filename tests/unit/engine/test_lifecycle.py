@@ -52,7 +52,7 @@ def timeline(monkeypatch):
 # The table
 
 
-def test_the_page_is_what_the_table_says():
+def test_the_page_agrees_with_the_table():
     spec = importlib.util.spec_from_file_location("draw_lifecycle", DOCS / "draw_lifecycle.py")
     drawing = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(drawing)
@@ -190,7 +190,7 @@ async def _leaving_dialers(make, inproc):
 
 
 @on_both_loops
-async def test_the_engine_goes_every_way_of_the_table_and_tells_of_it(make, timeline, inproc, tmp_path):
+async def test_the_engine_goes_every_way_of_the_table_and_reports_it(make, timeline, inproc, tmp_path):
     await _sockets_and_listeners(make, timeline, tmp_path)
     await _connections(make, timeline)
     await _leaving(make, timeline)

@@ -38,7 +38,7 @@ def hanging(monkeypatch):
 
 
 @on_both_loops
-async def test_a_resolver_that_hangs_is_asked_once_and_keeps_nobody_waiting(make, hanging, reports):
+async def test_a_resolver_that_hangs_is_asked_once_and_delays_no_other(make, hanging, reports):
     lost = make(omq.PUSH, connect="tcp://hangs:5", connect_timeout=0.02, reconnect_interval=0.01)
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
     port = pull.endpoints[0].rpartition(":")[2]

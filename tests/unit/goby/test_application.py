@@ -279,7 +279,7 @@ def test_a_program_ends_by_a_signal(bus_options: dict[str, Any], number: signal.
     ("arguments", "status", "text"),
     [(["--transport=pgm"], 2, "--transport"), (["/nowhere.toml"], 2, "/nowhere.toml"), (["--platform=a/b"], 2, "a/b")],
 )
-def test_a_command_line_that_does_not_fit_is_said(
+def test_a_command_line_that_does_not_fit_is_reported(
     arguments: list[str], status: int, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -318,12 +318,12 @@ def test_a_configuration_is_of_its_type() -> None:
             Configured(config)  # type: ignore[arg-type]
 
 
-def test_a_keyword_that_no_portal_has_is_said_at_once() -> None:
+def test_a_keyword_that_no_portal_has_is_reported_at_once() -> None:
     with pytest.raises(TypeError, match=r"Echo.* 'platfrom'"):
         Echo(platfrom="auv")
 
 
-def test_what_needs_the_bus_says_so_before_the_program_runs() -> None:
+def test_what_needs_the_bus_is_refused_before_the_program_runs() -> None:
     echo = Echo()
     for call in (
         lambda: echo.publish("g", "x"),
@@ -335,7 +335,9 @@ def test_what_needs_the_bus_says_so_before_the_program_runs() -> None:
 
 
 @pytest.mark.parametrize("answer", [("bogus", None), KeyError("bogus"), None])
-def test_a_program_that_cannot_say_how_it_is_has_failed_and_goes_on(bus_options: dict[str, Any], answer: Any) -> None:
+def test_a_program_that_cannot_report_its_health_has_failed_and_goes_on(
+    bus_options: dict[str, Any], answer: Any
+) -> None:
     class Ill(Echo):
         def health(self) -> tuple[str, str | None]:
             if isinstance(answer, BaseException):

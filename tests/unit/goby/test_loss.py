@@ -116,7 +116,7 @@ def gobyd(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def test_a_gobyd_whose_host_says_nothing_any_more_is_missed_by_who_only_listens(
+def test_a_gobyd_whose_host_falls_silent_is_missed_by_subscribers(
     portal: Twin, tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("omq.goby.portal_base.HEARTBEAT_INTERVAL_S", 0.3)
@@ -166,7 +166,7 @@ def test_a_callback_may_wait_for_a_release(bus: Make) -> None:
         until(lambda: waited == ["release", "flush"])
 
 
-def test_a_release_is_heard_while_a_callback_takes_long(bus: Make) -> None:
+def test_a_release_is_handled_while_a_callback_takes_long(bus: Make) -> None:
     """A release by gobyd does not release later holds; and a portal whose callback takes long receives both."""
     first = bus()
     slow, seen = threading.Event(), threading.Event()

@@ -35,7 +35,7 @@ def sockets_of(frames: list[bytes]) -> set[tuple[str, int, bool]]:
     return {(response.client_name, response.client_pid, response.hold) for response in responses}
 
 
-def test_sockets_are_told_and_the_hold_is_not() -> None:
+def test_sockets_are_sent_and_the_hold_is_not() -> None:
     response = asked(manager(), 1, "a", 4242)
     assert (response.client_name, response.client_pid) == ("a", 4242)
     assert (response.publish_socket, response.subscribe_socket) == (PUBLISH, SUBSCRIBE)
@@ -137,7 +137,7 @@ def test_a_request_that_cannot_be_read_is_counted(request_: bytes, caplog: pytes
     assert asked(held, 2, "a", ready=True, now=10.0).hold is False
 
 
-def test_the_log_says_who_is_missing(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_the_missing_clients(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     held = manager("a", "b")
     held.tick(0.0)

@@ -463,7 +463,7 @@ def test_what_is_published_before_close_in_a_callback_leaves(bus_options: dict[s
         c.close()
 
 
-def test_flush_says_so_while_the_router_is_lost(portal: Twin, bus: Make) -> None:
+def test_flush_raises_while_the_router_is_lost(portal: Twin, bus: Make) -> None:
     first = bus()
     with portal("a", **first.bus_options) as a:
         a.wait_released(10)
@@ -561,7 +561,7 @@ CALLS: dict[str, Callable[[Portal, Any], object]] = {
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_a_forked_child_is_told(bus: Make, held: bool) -> None:
+def test_a_forked_child_gets_an_error(bus: Make, held: bool) -> None:
     made = bus(required_clients=["missing"] if held else [])
     with Portal("a", **made.bus_options) as a:
         texts = a.subscribe("x", str)
@@ -640,6 +640,6 @@ def test_what_was_published_leaves_at_the_end_of_the_interpreter(bus_options: di
         assert [texts.recv(timeout=5) for _ in range(500)] == [str(number) for number in range(500)]
 
 
-def test_what_is_held_at_the_end_of_the_interpreter_is_told(bus: Make) -> None:
+def test_what_is_held_at_the_end_of_the_interpreter_is_logged(bus: Make) -> None:
     made = bus(required_clients=["missing"])
     assert b"b: 2 publications that were held are dropped" in at_the_end(made.bus_options, 2)

@@ -215,14 +215,14 @@ def test_its_own_word_stands_before_ready_and_before_what_it_publishes() -> None
     assert len({portal.steps[index].prefix for index in words}) == 3, "each word is another one"
 
 
-def test_ready_is_said_at_once() -> None:
+def test_ready_is_sent_at_once() -> None:
     portal = Portal(holds=[True] * 100)
     portal.until("news")
     portal.ready()
     assert ManagerRequest.FromString(portal.until("send").frames[0].partition(b"\0")[2]).ready
 
 
-def test_an_answer_to_somebody_else_only_has_it_ask() -> None:
+def test_an_answer_to_another_client_only_has_it_ask() -> None:
     portal = Portal(holds=[True] * 100)
     portal.until("news")
     portal.announce(hold=False, pid=portal._pid + 1)
@@ -351,7 +351,7 @@ def test_a_router_that_is_lost_between_the_release_and_the_first_wait_for_that_i
     assert portal.published == []
 
 
-def test_a_release_of_a_router_that_is_lost_meanwhile_is_none() -> None:
+def test_a_release_of_a_router_that_is_lost_meanwhile_does_not_count() -> None:
     portal = Portal(holds=[False, True, False])
     portal.until("send")
     portal.lose()
@@ -360,7 +360,7 @@ def test_a_release_of_a_router_that_is_lost_meanwhile_is_none() -> None:
     assert max(step.seconds for step in portal.of("pause")) >= 0.5, "others find it, too"
 
 
-def test_a_release_that_is_heard_late_is_none_of_the_next_router() -> None:
+def test_a_late_release_does_not_count_for_the_next_router() -> None:
     portal = Portal(holds=[True] * 100)
     portal.until("news")
     before = portal._answer_socket_number

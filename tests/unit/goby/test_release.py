@@ -38,7 +38,7 @@ def test_an_answer_that_was_subscribed_to_late_comes(portal: Twin, bus: Make) ->
             answer.close()
 
 
-def test_an_answer_comes_from_a_portal_whose_publisher_is_slow_to_hear_who_wants_it(
+def test_an_answer_comes_from_a_portal_whose_publisher_learns_late_of_subscribers(
     bus_options: dict[str, Any],
 ) -> None:
     """The question comes by one connection, and that the answer is wanted by another one, which is not read."""
@@ -61,7 +61,7 @@ def test_an_answer_comes_from_a_portal_whose_publisher_is_slow_to_hear_who_wants
                 sleeper.join()
 
 
-def test_late_subscriptions_beside_a_stream_cost_nothing_of_it(bus_options: dict[str, Any]) -> None:
+def test_late_subscriptions_next_to_a_stream_cost_nothing_of_it(bus_options: dict[str, Any]) -> None:
     count = 5000
     with Portal("a", buffer=50, **bus_options) as a, Portal("b", **bus_options) as b:
         stream: list[int] = []
@@ -107,7 +107,7 @@ def test_the_buffer_is_bounded(portal: Twin, bus: Make) -> None:
         assert texts.recv(timeout=10) == "more"
 
 
-def test_the_hold_says_who_is_missing(portal: Twin, bus: Make) -> None:
+def test_the_hold_names_the_missing_clients(portal: Twin, bus: Make) -> None:
     made = bus(required_clients=["a", "b"])
     with portal("a", **made.bus_options) as a:
         a.ready()

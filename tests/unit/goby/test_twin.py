@@ -161,7 +161,7 @@ def test_a_portal_that_publishes_all_the_time_is_released_in_the_twin(bus_option
 
 
 @pytest.mark.parametrize("fault", [asyncio.CancelledError, GeneratorExit, ValueError, BaseException])
-def test_what_a_callback_of_the_twin_raises_harms_nobody(
+def test_what_a_callback_of_the_twin_raises_harms_no_other(
     bus_options: dict[str, Any], fault: type[BaseException]
 ) -> None:
     async def run() -> None:
@@ -221,7 +221,7 @@ def test_a_twins_close_that_is_cancelled_is_waited_for_by_the_next(bus_options: 
     asyncio.run(run())
 
 
-def test_a_twin_in_another_loop_says_so_and_closes_there_once_its_own_has_ended(bus_options: dict[str, Any]) -> None:
+def test_a_twin_in_another_loop_is_refused_and_closes_there_once_its_own_has_ended(bus_options: dict[str, Any]) -> None:
     async def begin() -> twin.Portal:
         portal = twin.Portal("a", **bus_options)
         await portal.wait_released(10)
@@ -254,7 +254,7 @@ def test_a_twin_in_another_loop_says_so_and_closes_there_once_its_own_has_ended(
     asyncio.run(portal.close())
 
 
-def test_a_twin_that_found_nobody_may_look_in_another_loop(tmp_path: Path) -> None:
+def test_a_twin_that_found_no_manager_may_look_in_another_loop(tmp_path: Path) -> None:
     portal = twin.Portal("a", socket_name=tmp_path / "g", manager_timeout=0.1)
 
     async def look() -> None:

@@ -268,7 +268,7 @@ def test_a_welcome_message_leaves_though_nothing_is_forwarded(make, proxied):
 
 
 @in_both_twins
-def test_peers_that_come_and_go_cost_nobody_else_a_message(make, proxied):
+def test_peers_that_come_and_go_cost_no_other_a_message(make, proxied):
     proxy = proxied(omq.PULL, omq.PUSH)
     receiver = make(omq.PULL, connect=proxy.back_end)
     receiver.wait_connected(timeout=BOUND)
@@ -485,7 +485,7 @@ def test_a_req_at_both_ends_asks_what_it_was_answered(make, proxied, options):
         rep.send_multipart([b"more", b"%d" % (number + 1)])
 
 
-def test_a_rep_at_both_ends_that_is_killed_owes_nobody_a_reply(make, proxied):
+def test_a_rep_at_both_ends_that_is_killed_owes_no_peer_a_reply(make, proxied):
     echo = make(omq.REP, bind=TCP)
     client = make(omq.REQ, connect=echo.endpoints[0])
     for turn in range(20):

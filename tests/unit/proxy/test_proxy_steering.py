@@ -136,7 +136,7 @@ def test_a_control_socket_that_takes_no_answer_gets_none(make, proxied):
 @pytest.mark.parametrize(
     ("own", "others"), [(omq.PAIR, omq.PAIR), (omq.PULL, omq.PUSH), (omq.SUB, omq.PUB), (omq.REP, omq.DEALER)], ids=str
 )
-def test_messages_pass_beside_commands_that_never_cease(make, own, others, paused):
+def test_messages_pass_next_to_commands_that_never_cease(make, own, others, paused):
     """All of them wait when the proxy begins, the last one ends it, and the messages were not kept till after that."""
     front, back = make(omq.PULL, bind="inproc://front"), make(omq.PUSH, bind="inproc://back")
     control = make(own, bind="inproc://control", recv_hwm=0, **({"subscribe": b""} if own is omq.SUB else {}))
@@ -199,7 +199,7 @@ def test_terminate_waits_for_room_and_not_for_ever(make, proxied):
     assert [proxy.front.recv(timeout=BOUND) for _ in range(40)] == [b"%d" % number for number in range(10, 50)]
 
 
-def test_terminate_is_not_kept_up_by_a_flood_beside_a_stalled_direction(make, crew, proxied):
+def test_terminate_is_not_kept_up_by_a_flood_next_to_a_stalled_direction(make, crew, proxied):
     proxy = proxied(omq.PAIR, make(omq.PAIR, bind=TCP, recv_hwm=10))
     left = make(omq.PAIR, connect=proxy.front_end, recv_hwm=10)
     right = make(omq.PAIR, connect=proxy.back_end, recv_hwm=100_000)
@@ -290,7 +290,7 @@ def test_a_slow_subscriber_stalls_a_publisher_that_drops_nothing_and_figures_sti
     assert sink.stop() == sent
 
 
-def test_a_quiet_peer_is_heard_beside_a_busy_one(make, crew, proxied):
+def test_a_quiet_peer_is_read_next_to_a_busy_one(make, crew, proxied):
     small = {"recv_buffer": 16384, "send_buffer": 16384}  # what is on its way stands in front of every message
     proxy = proxied(make(omq.ROUTER, bind=TCP, **small), make(omq.DEALER, bind=TCP, send_hwm=100, **small))
     worker = make(omq.DEALER, connect=proxy.back_end, recv_hwm=100, **small)
@@ -446,7 +446,7 @@ threading.Thread(target=lambda: [sum(range(20_000)) for _ in iter(int, 1)], daem
 
 @pytest.mark.parametrize("before", ["", COMPUTES], ids=["alone", "next to a thread that computes"])
 @pytest.mark.parametrize("rate", [500, 3000])
-def test_ctrl_c_beside_a_stream_that_leaves_time_to_sleep(make, crew, rate, before):
+def test_ctrl_c_next_to_a_stream_that_leaves_time_to_sleep(make, crew, rate, before):
     """A signal that comes while the proxy works, or waits for the GIL, interrupts no sleep: there comes a message."""
     over = threading.Event()
     with subprocess.Popen([sys.executable, "-c", before + PROGRAM], stdout=subprocess.PIPE, text=True) as process:
@@ -514,7 +514,7 @@ def test_a_call_that_waits_when_the_proxy_begins_keeps_neither_from_its_messages
     front.close()
 
 
-def test_other_threads_run_beside_a_flooded_proxy(make, crew, proxied):
+def test_other_threads_run_next_to_a_flooded_proxy(make, crew, proxied):
     """New peers shake hands in the I/O thread, and this thread goes on, while the proxy never waits."""
     proxy = proxied(omq.PULL, omq.PUSH)
     sink = Sink(crew, make(omq.PULL, connect=proxy.back_end))

@@ -34,7 +34,7 @@ def test_the_version_counts(bin_: Path, version: str, fits: bool) -> None:
     assert fits or (version in found and "17 or newer" in found)
 
 
-def test_a_java_that_fails_is_none(bin_: Path) -> None:
+def test_a_java_that_fails_does_not_count(bin_: Path) -> None:
     put(bin_, 'openjdk version "17.0.15" 2026-01-20', status=1)
     assert "17 or newer" in java.missing()
 

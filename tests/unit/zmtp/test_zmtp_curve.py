@@ -96,7 +96,7 @@ def test_no_two_handshakes_share_a_byte_that_matters() -> None:
     assert all(a != b for (_, a), (_, b) in zip(one.sent, other.sent, strict=True))
 
 
-def test_a_refusal_is_told_and_named() -> None:
+def test_a_refusal_is_sent_and_named() -> None:
     ours, theirs, initiate = exchanged(2)
     ours.receive(initiate)
     with pytest.raises(AuthenticationError, match="'400'"):
@@ -149,7 +149,7 @@ def test_one_byte_more(step: int) -> None:
 
 @pytest.mark.parametrize("step", range(4), ids=STEPS)
 @pytest.mark.parametrize("other_step", range(4), ids=STEPS)
-def test_reordered_repeated_and_said_by_the_wrong_side(step: int, other_step: int) -> None:
+def test_reordered_repeated_and_sent_by_the_wrong_side(step: int, other_step: int) -> None:
     if step == other_step:
         return
     hearer, _, _ = exchanged(step)
@@ -292,7 +292,7 @@ def test_a_client_sends_no_error() -> None:
     assert theirs.failure() == b""
 
 
-def test_a_server_says_which_types_do_not_fit() -> None:
+def test_a_server_names_which_types_do_not_fit() -> None:
     theirs, ours = handshake(client(), SocketType.PUB), handshake(server(), SocketType.ROUTER)
     initiate = theirs.receive(ours.receive(greet(theirs, ours)))
     with pytest.raises(RemoteProtocolError, match="ROUTER and PUB are incompatible"):

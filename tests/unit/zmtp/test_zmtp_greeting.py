@@ -130,7 +130,7 @@ def test_mechanism_and_role_are_read(name, as_server):
 
 
 @pytest.mark.parametrize("octet", [2, 0xFF])
-def test_a_role_that_is_not_known_is_none(octet):
+def test_an_unknown_role_is_ignored(octet):
     """libzmq looks at this octet no more than at the filler."""
     assert GreetingParser().feed(changed(32, octet)) == Greeting((3, 1), b"NULL", False)
 
@@ -182,7 +182,7 @@ def test_the_first_wrong_octet_is_refused_and_none_before(data, at, reason):
     assert len(text) < 400
 
 
-def test_old_peers_are_told_apart_from_what_is_supported():
+def test_old_peers_are_distinguished_from_what_is_supported():
     assert "not supported" in refusal(b"\x01\x00")[1]
     assert "not supported" in refusal(changed(9, 0))[1]
     assert "not supported" in refusal(changed(10, 1))[1]

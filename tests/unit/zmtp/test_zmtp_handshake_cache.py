@@ -78,7 +78,7 @@ def test_a_cached_handshake_ends_as_a_usual_one(cut, before):
         assert held(looked_up(), CUTS[cut](sent)) == held(usual(), CUTS[cut](sent))
 
 
-def test_what_was_said_before_needs_no_usual_one(monkeypatch):
+def test_what_was_sent_before_needs_no_usual_one(monkeypatch):
     for sent in ("traffic follows", "it fits"):
         held(looked_up(), CUTS["the greeting first"](SENT[sent]))
     monkeypatch.setattr(handshake_cache, "Handshake", None)

@@ -141,7 +141,7 @@ def test_an_answer_needs_a_question():
             in_phase(phase).answer(None)
 
 
-def test_a_refusal_that_cannot_be_sent_lets_nobody_in():
+def test_a_refusal_that_cannot_be_sent_lets_no_client_in():
     mechanism = in_phase(NullPhase.ASKING)
     with pytest.raises(LocalProtocolError, match="reason"):
         mechanism.answer(b"not allowed")

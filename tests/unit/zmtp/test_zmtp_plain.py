@@ -61,7 +61,7 @@ def test_the_server_asks_with_user_name_and_password() -> None:
     assert "word" not in repr(ours.question)
 
 
-def test_a_refusal_is_told_and_named() -> None:
+def test_a_refusal_is_sent_and_named() -> None:
     theirs, ours = handshake(client()), handshake(PlainServer(), SocketType.ROUTER)
     ours.receive(greet(theirs, ours))
     with pytest.raises(AuthenticationError, match="'400', because"):
@@ -70,7 +70,7 @@ def test_a_refusal_is_told_and_named() -> None:
         theirs.receive(ours.failure())
 
 
-def test_a_temporary_refusal_is_not_told() -> None:
+def test_a_temporary_refusal_is_not_sent() -> None:
     theirs, ours = handshake(client()), handshake(PlainServer(), SocketType.ROUTER)
     ours.receive(greet(theirs, ours))
     with pytest.raises(AuthenticationError):
@@ -106,7 +106,7 @@ def test_credentials_of_every_length(body: bytes) -> None:
         pytest.param([HELLO, encode_frame(b"evil")], id="a-message-after-HELLO"),
     ],
 )
-def test_what_a_client_does_not_say(sent: list[bytes]) -> None:
+def test_what_a_client_does_not_send(sent: list[bytes]) -> None:
     with pytest.raises(RemoteProtocolError):
         server_after(*sent)
 
@@ -121,7 +121,7 @@ def test_what_a_client_does_not_say(sent: list[bytes]) -> None:
         pytest.param([encode_command(b"WELCOME"), encode_command(b"READY", b"\x05junk")], id="READY-malformed"),
     ],
 )
-def test_what_a_server_does_not_say(sent: list[bytes]) -> None:
+def test_what_a_server_does_not_send(sent: list[bytes]) -> None:
     with pytest.raises(RemoteProtocolError):
         client_after(*sent)
 

@@ -214,7 +214,7 @@ TestWhateverIsCutNothingIsLostOrRepeated = ClientMachine.TestCase
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_what_a_flush_tells_of_is_durable_whatever_is_cut_and_killed(seed, monkeypatch):
+def test_what_a_flush_covers_is_durable_whatever_is_cut_and_killed(seed, monkeypatch):
     monkeypatch.setattr(module, "_MAX_UNCONFIRMED_ACKS", 3)
     chance = random.Random(seed)
     machine = ClientMachine()
@@ -269,7 +269,7 @@ def ready() -> ClientProtocol:
     return core
 
 
-def test_a_client_says_hello_first_and_nothing_else_before_the_answer():
+def test_a_client_sends_hello_first_and_nothing_else_before_the_answer():
     core = ClientProtocol(NAME)
     request = core.request(protocol.TOPICS)
     assert not core.out
@@ -343,7 +343,7 @@ def test_a_block_for_a_consumer_is_checked(parts):
     assert not feed.queue
 
 
-def test_what_nobody_waits_for_is_passed_over():
+def test_an_answer_without_a_waiter_is_passed_over():
     core = ready()
     for message in ([b"NEW", b"x"], [protocol.PUBLISHED, b"x", u64(1)], [protocol.ERROR, b"x", b"topic", b"?"]):
         core.receive(message)
@@ -352,7 +352,7 @@ def test_what_nobody_waits_for_is_passed_over():
     assert not request.done
 
 
-def test_an_error_ends_a_subscription_and_says_what_is_kept():
+def test_an_error_ends_a_subscription_and_names_what_is_kept():
     core = ready()
     feed, begin = core.subscribe("t", 5, None, 100)
     core.receive([protocol.SUBSCRIBED, begin.tag, b'{"position": 5}'])
@@ -362,7 +362,7 @@ def test_an_error_ends_a_subscription_and_says_what_is_kept():
     assert feed.error.first == 9
 
 
-def test_a_subscription_that_nobody_waits_for_any_more_is_cancelled():
+def test_an_abandoned_subscription_is_cancelled():
     core = ready()
     feed, begin = core.subscribe("t", "latest", None, 100)
     core.give_up(begin)
@@ -518,7 +518,7 @@ def share_with_jobs(credit, count):
     return core, feed
 
 
-def test_acknowledgements_are_said_together_once_there_are_enough_of_them():
+def test_acknowledgements_are_sent_together_once_there_are_enough_of_them():
     core, feed = share_with_jobs(credit=16, count=8)
     assert [core.add_ack(feed, core.session, number) for number in (1, 2, 4, 5)] == [False, False, False, True]
     assert core.unsent_consumers
@@ -531,7 +531,7 @@ def test_acknowledgements_are_said_together_once_there_are_enough_of_them():
 
 
 @pytest.mark.parametrize("what", ["flush", "cancel", "nack"])
-def test_what_was_acknowledged_is_said_before_what_follows(what):
+def test_acknowledgements_are_sent_before_what_follows(what):
     core, feed = share_with_jobs(credit=16, count=8)
     core.add_ack(feed, core.session, 3)
     if what == "flush":
@@ -543,7 +543,7 @@ def test_what_was_acknowledged_is_said_before_what_follows(what):
     assert [message[0] for message in core.out] == [protocol.ACK, what.upper().encode()]
 
 
-def test_what_was_acknowledged_and_not_said_is_forgotten_with_its_connection():
+def test_unsent_acknowledgements_are_forgotten_with_their_connection():
     core, feed = share_with_jobs(credit=16, count=8)
     core.add_ack(feed, core.session, 3)
     welcome_again(core)
@@ -593,7 +593,7 @@ def test_late_acks_are_repeated_at_once():
     assert core.dirty
 
 
-def test_what_a_flush_tells_of_is_no_more_than_was_said():
+def test_a_flush_covers_no_more_than_was_sent():
     core = ready()
     feed, begin = core.subscribe("t", "earliest", "n", 1000)
     core.receive([protocol.SUBSCRIBED, begin.tag, b'{"position": 0}'])
@@ -608,7 +608,7 @@ def test_what_a_flush_tells_of_is_no_more_than_was_said():
     assert core.flush().session == core.session
 
 
-def test_a_flush_tells_of_many_acknowledgements_where_nobody_asks(monkeypatch):
+def test_a_flush_covers_many_acknowledgements_without_a_call(monkeypatch):
     monkeypatch.setattr(module, "_MAX_UNCONFIRMED_ACKS", 3)
     core, feed = share_with_jobs(credit=16, count=8)
     core.ack_or_nack(feed, core.session, [1, 2], True)
@@ -685,7 +685,7 @@ def test_what_was_dropped_meanwhile_ends_a_subscription_unless_it_is_transient(p
         assert json.loads(core.out[-1][3])["replay"] == 99
 
 
-def test_a_flush_that_nobody_waits_for_any_more_is_due_again():
+def test_an_abandoned_flush_is_due_again():
     core, feed = share_with_jobs(credit=16, count=8)
     core.ack_or_nack(feed, core.session, [1], True)
     flush = core.flush()
@@ -879,7 +879,7 @@ def test_a_busy_broker_is_left_alone_for_longer_each_time_until_it_answers():
     assert core.busy_backoff.next() < 0.03
 
 
-def test_jobs_that_nobody_has_seen_are_given_back():
+def test_untaken_jobs_are_given_back():
     core, feed = share_with_jobs(credit=16, count=3)  # which were taken
     core.receive([protocol.JOBS, feed.tag, *block(4, [b"x"] * 2)])
     core.cancel(feed)

@@ -75,7 +75,7 @@ def receive_from(one: Node, *peers: str, now: float = 1.0, number: int = 1, **mo
         receive_state(one, peer, state(number, **more), now)
 
 
-def test_a_message_is_answered_once_so_many_have_it() -> None:
+def test_a_message_is_answered_once_enough_replicas_have_it() -> None:
     one = node("b", "c", replicas=2)
     receive_from(one, "b", "c")
     done(one)
@@ -151,7 +151,7 @@ def test_what_was_acknowledged_elsewhere_is_remembered_until_all_know() -> None:
     assert done(one, ForgetRemoteAck) == [ForgetRemoteAck(B(1))]
 
 
-def test_a_replica_whose_owner_is_done_with_it_goes() -> None:
+def test_a_replica_that_its_owner_has_acknowledged_goes() -> None:
     one = node("b", "c")
     one.stored("b", [B(1)], 1, 1.0)
     receive_from(one, "b")
@@ -163,7 +163,7 @@ def test_a_replica_whose_owner_is_done_with_it_goes() -> None:
     assert one.replicas() == 0
 
 
-def test_an_owner_tells_what_it_has_what_it_wants_and_what_is_done_with() -> None:
+def test_an_owner_reports_what_it_has_what_it_wants_and_what_is_acknowledged() -> None:
     one = node("b", "c")
     one.load([([A(1)], 1)], {}, [])
     receive_from(one, "b")
@@ -290,7 +290,7 @@ def test_a_restarted_peer_is_asked_again() -> None:
         state(1 << 63),
     ],
 )
-def test_a_state_that_is_none_is_refused(reports: dict[str, Any]) -> None:
+def test_an_invalid_state_is_refused(reports: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         receive_state(node("b"), "b", reports, 1.0)
 
@@ -304,7 +304,7 @@ def stated(owner: str, *ranges: list[int], at: int = 200) -> dict[str, dict[str,
     return {owner: {stem_of(STORES[owner], 7): [at, ranges]}}
 
 
-def test_what_an_owner_has_stated_is_known_when_it_is_gone_and_by_those_who_hear_of_it() -> None:
+def test_what_an_owner_has_stated_is_known_after_its_end_and_passed_on() -> None:
     one, other = node("b", "c"), node("b", "c")
     one.receive("DONE", {"from": "b", "stated": stated("b", [1, 5])}, 1.0)
     one.tick(1.0)
@@ -320,7 +320,7 @@ def test_what_an_owner_has_stated_is_known_when_it_is_gone_and_by_those_who_hear
         assert report.body["want"] == keys[5:]
 
 
-def test_its_own_is_told_when_it_changes_and_all_of_it_after_a_while() -> None:
+def test_its_own_is_sent_when_it_changes_and_all_of_it_after_a_while() -> None:
     one = node("b", "c")
     stem = stem_of(STORES["a"], 7)
     receive_from(one, "b", "c", now=1.0)
@@ -349,7 +349,7 @@ def test_invalid_checkpoints_are_rejected(reports: Any) -> None:
         node("b").receive("DONE", reports, 1.0)
 
 
-def test_an_owner_hears_what_it_has_stated_itself_where_its_store_has_lost_that() -> None:
+def test_an_owner_gets_its_own_statement_where_its_store_has_lost_that() -> None:
     stem = stem_of(STORES["a"], 7)
     one = node("b", "c")
     before, since = stored_keys("a", 1, 5), consecutive_keys(key_format(STORES["a"], 7), 250, 6, 3)
@@ -374,7 +374,7 @@ def test_a_restarted_peer_is_asked_about_all() -> None:
     assert (asked.kind, asked.body["keys"]) == ("ASK", [A(1)])
 
 
-def test_an_owner_is_told_what_is_lost_of_its_replicas() -> None:
+def test_an_owner_learns_what_is_lost_of_its_replicas() -> None:
     one = node("b", "c")
     one.stored("b", [B(1), B(2)], 1, 1.0)
     one.lost("b", [B(2)])
@@ -393,7 +393,7 @@ def test_an_owner_is_told_what_is_lost_of_its_replicas() -> None:
     assert done(owner, Replica) == [Replica("a", "b", [B(2)])]
 
 
-def test_replicas_that_are_done_with_are_dropped_before_any_of_them_is_delivered() -> None:
+def test_acknowledged_replicas_are_dropped_before_any_of_them_is_delivered() -> None:
     one, count = leading_node("b", "d"), SCAN_LIMIT + 9
     one.stored("c", stored_keys("c", 1, count), 1, 30.0)
     every = [C(1), C(2), *stored_keys("c", 1, count)]
@@ -450,7 +450,7 @@ def test_messages_that_the_store_has_lost_are_taken_back_from_others() -> None:
     assert not one.wanted("a", keys)
 
 
-def test_what_is_done_with_while_it_is_being_stored_is_not_kept() -> None:
+def test_what_is_acknowledged_while_it_is_being_stored_is_not_kept() -> None:
     one = node("b", "c")
     receive_from(one, "b")
     assert one.wanted("b", [B(1), B(2)]) == [B(1), B(2)]
@@ -495,7 +495,7 @@ def test_what_a_peer_had_no_room_for_is_asked_about_at_the_next_tick() -> None:
     assert (asked.body["to"], asked.body["keys"]) == ("b", [A(1), A(2)])
 
 
-def test_what_a_run_that_is_over_has_said_counts_for_nothing() -> None:
+def test_messages_of_an_earlier_incarnation_count_for_nothing() -> None:
     one = node("b", "c")
     receive_from(one, "b")
     one.produced([A(1)], 1, 1.0)
@@ -511,7 +511,7 @@ def test_what_a_run_that_is_over_has_said_counts_for_nothing() -> None:
     assert done(one, Answer) == [Answer([A(1)], True)]
 
 
-def test_the_most_impatient_node_says_how_long_a_lease_lasts() -> None:
+def test_the_shortest_timeout_bounds_a_lease() -> None:
     one = node("b", "c")
     receive_from(one, "b", "c", now=0.0, timeout=1.0)
     one.tick(0.0)
@@ -522,7 +522,7 @@ def test_the_most_impatient_node_says_how_long_a_lease_lasts() -> None:
     assert one.leadership.keep_alive_interval() == 0.1
 
 
-def test_a_node_whose_clock_was_set_back_and_whose_disk_is_lost_is_heard_again() -> None:
+def test_a_node_whose_clock_was_set_back_and_whose_disk_is_lost_counts_again() -> None:
     one = node("b", "c")
     receive_from(one, "b", incarnations=[9])
     assert receive_state(one, "b", state(1, incarnations=[3], store="another"), 30.0)
