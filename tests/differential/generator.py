@@ -212,8 +212,8 @@ class _Draft:
                 )
             )
         if kind == "ROUTER":
-            peer = draw(st.sampled_from([*self.peers(name), "nobody"]))
-            identity = self.seats[peer][1].get("identity", b"?") if peer in self.seats else b"nobody"
+            peer = draw(st.sampled_from([*self.peers(name), "absent"]))
+            identity = self.seats[peer][1].get("identity", b"?") if peer in self.seats else b"absent"
             return (identity, *self._answer(name))
         if kind == "DEALER" and "REP" in [self.kind(one) for one in self.peers(name)]:
             return draw(st.sampled_from([(b"", tag), (b"", tag), (b"x", b"", tag), (tag,)]))

@@ -139,7 +139,7 @@ class Run:
 
     def _answer(self, seat: _Seat, which: int, parts: Message) -> str | None:
         if len(seat.envelopes) < -which:
-            return "nobody"
+            return "absent"
         self._dismissed = self._dismissed or (seat.kind == "STREAM" and parts == (b"",))
         seat.held.send(*seat.envelopes[which], *parts)
         return None

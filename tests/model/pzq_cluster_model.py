@@ -577,7 +577,7 @@ def _of_message(message: Any, cluster: Cluster) -> Any:
         return sender, action.kind, sorted({**action.body, "incarnation": incarnation}.items())
     state = action.body
     numbers = {name: machine.node.leadership._number for name, machine in cluster.machines.items() if machine.node}
-    heard = {
+    latest = {
         who: (one == cluster.machines[who].incarnation, numbers.get(who, 0) - last)
         for who, (one, last) in state["heard"].items()
     }
@@ -587,7 +587,7 @@ def _of_message(message: Any, cluster: Cluster) -> Any:
         numbers.get(sender, 0) - state["number"],
         state["store"],
         state["records"],
-        sorted(heard.items()),
+        sorted(latest.items()),
         state["holds"],
         sorted((who, one == cluster.machines[who].incarnation) for who, (_, one) in state["known"].items()),
     )

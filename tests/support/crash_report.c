@@ -1,4 +1,4 @@
-/* What only C can tell of a crash: the stack of the thread that died, and what it wrote to stderr, which pytest keeps
+/* What only C can report of a crash: the stack of the thread that died, and what it wrote to stderr, which pytest keeps
  * to itself. Nothing here allocates: the heap may be what is broken. */
 
 #define _GNU_SOURCE
@@ -14,33 +14,33 @@ enum { COUNT = sizeof signals / sizeof *signals };
 static struct sigaction before[COUNT];
 static int out;
 
-static void say(const char *text, size_t size) {
+static void write_text(const char *text, size_t size) {
     ssize_t ignored = write(out, text, size);
     (void)ignored;
 }
 
-static void tell(int number, siginfo_t *info, void *context) {
+static void write_report(int number, siginfo_t *info, void *context) {
     static char text[1000];
     struct stat about;
     void *frames[60];
     (void)info, (void)context;
-    say("stack\n", 6);
+    write_text("stack\n", 6);
     backtrace_symbols_fd(frames, backtrace(frames, 60), out);
-    say("stderr\n", 7);
+    write_text("stderr\n", 7);
     if (fstat(2, &about) == 0 && S_ISREG(about.st_mode)) {
         off_t from = about.st_size > (off_t)sizeof text ? about.st_size - (off_t)sizeof text : 0;
         ssize_t size = pread(2, text, sizeof text, from);
         if (size > 0)
-            say(text, (size_t)size);
+            write_text(text, (size_t)size);
     }
-    say("\nthreads\n", 9);
-    for (int i = 0; i < COUNT; i++) /* the one before is faulthandler's, which tells what Python's threads did */
+    write_text("\nthreads\n", 9);
+    for (int i = 0; i < COUNT; i++) /* the one before is faulthandler's, which prints Python's threads */
         if (signals[i] == number)
             sigaction(number, &before[i], NULL);
     raise(number);
 }
 
-/* A timer of the kernel: it comes whoever holds Python's lock, and whatever a thread of Python's would wait for. 0 is off. */
+/* A timer of the kernel: it comes whichever thread holds Python's lock, and whatever Python's threads wait for. 0 is off. */
 int watch(int seconds) {
     static timer_t timer;
     static int made;
@@ -65,7 +65,7 @@ int install(int fd) {
     out = fd;
     backtrace(frame, 1); /* the first call loads a library, which a dying process had better not */
     memset(&action, 0, sizeof action);
-    action.sa_sigaction = tell;
+    action.sa_sigaction = write_report;
     action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
     for (int i = 0; i < COUNT; i++)
         if (sigaction(signals[i], &action, &before[i]) < 0)

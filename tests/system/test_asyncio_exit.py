@@ -300,4 +300,4 @@ sent.wait()
 
 
 def test_what_no_peer_can_take_over_inproc_is_reported(program: Any) -> None:
-    assert "PUSH has dropped 10 messages" in ended(program(PRELUDE + "asyncio.run(send('global'))", "inproc://nobody"))
+    assert "PUSH has dropped 10 messages" in ended(program(PRELUDE + "asyncio.run(send('global'))", "inproc://absent"))

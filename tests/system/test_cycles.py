@@ -1478,7 +1478,7 @@ async def left_open(context: omq.Context, kept: list[Any]) -> None:
     kept += pub, sub
     with held() as port:
         kept.append(aomq.PUSH(context, connect=f"tcp://127.0.0.1:{port}", linger=0, reconnect_interval=100))
-    kept.append(aomq.PUSH(context, connect="inproc://nobody", linger=0))
+    kept.append(aomq.PUSH(context, connect="inproc://absent", linger=0))
     server = aomq.PULL(context, bind="tcp://127.0.0.1:*", security=omq.PlainServer(authenticate))
     kept += server, raw(server.endpoints[0])
     kept.append(aomq.PUSH(context, connect=server.endpoints[0], security=omq.PlainClient("a", "b"), linger=0))

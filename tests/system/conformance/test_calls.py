@@ -208,7 +208,7 @@ def test_options_set_before_the_first_use_hold_like_those_given_at_once(twin, in
 
     req = twin("REQ")
     req.set_options(req_relaxed=True)
-    req.connect(f"{inproc}-nobody")
+    req.connect(f"{inproc}-absent")
     req.send(b"first")
     req.send(b"second")
 

@@ -80,7 +80,7 @@ def test_xpub_topic_at_the_edges_of_short_and_long_frames(twin, endpoint, size):
     assert sub.recv_multipart(timeout=BOUND) == [topic, b"body"]
     sub.unsubscribe(topic)
     assert received(xpub, 1) == [b"\0" + topic]
-    xpub.send_multipart([topic, b"nobody"])
+    xpub.send_multipart([topic, b"absent"])
     assert nothing(sub)
 
 

@@ -102,7 +102,7 @@ def test_a_directory_that_another_one_has_is_refused(tmp_path: Path) -> None:
         (["--dead-letter-dsn=udp://127.0.0.1:1"], 2, "--dead-letter-dsn: endpoint 'udp:"),
         (["--background", "--send-dsn=ipc://"], 2, "--send-dsn"),
         (["--http=x:y:z"], 2, "--http"),
-        (["--user=nobody-of-this-name"], 2, "--user"),
+        (["--user=no-user-of-this-name"], 2, "--user"),
         (["--database="], 2, "--database"),
         (["--ready-file=/nowhere/at/all"], 2, "--ready-file"),
         (["--curve-authorized-keys-file=/dev/null"], 2, "--curve-"),

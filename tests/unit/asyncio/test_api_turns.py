@@ -263,7 +263,7 @@ async def test_a_send_that_waits_for_one_peer_takes_no_turn_from_the_loop(make):
 @pytest.mark.parametrize("refused", ["unroutable", "out of turn", "no bytes", "nothing"])
 async def test_calls_that_are_refused_count_for_the_turn(make, inproc, refused):
     router = make(omq.ROUTER, bind=inproc, router_mandatory=True)
-    rep = make(omq.REP, connect=inproc + "-nobody")
+    rep = make(omq.REP, connect=inproc + "-absent")
     pub = make(omq.PUB, bind=inproc + "-pub")
     call, error = {
         "unroutable": (lambda: router.send_multipart([b"gone", b"x"]), omq.UnroutableError),

@@ -50,7 +50,7 @@ async def test_a_relaxed_send_that_times_out_leaves_the_older_request_in_force(m
     )
     await req.send(b"1")
     assert await rep.recv() == b"1"
-    other = make(omq.REQ, connect=f"{inproc}-nobody", req_relaxed=True, immediate=True)
+    other = make(omq.REQ, connect=f"{inproc}-absent", req_relaxed=True, immediate=True)
     with pytest.raises(omq.SendTimeout):
         await other.send(b"x", timeout=0)
     await rep.send(b"reply")

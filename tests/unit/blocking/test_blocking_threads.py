@@ -181,7 +181,7 @@ def test_close_wakes_all_that_sleep(make, crew, endpoint, times):
 
 
 def test_a_close_that_gives_up_ends_one_that_waits_for_ever(make, crew):
-    push = make(omq.PUSH, connect="inproc://nobody")
+    push = make(omq.PUSH, connect="inproc://absent")
     push.send(b"x")
     crew(push.close)
     until(lambda: push.closed)

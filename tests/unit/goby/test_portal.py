@@ -105,7 +105,7 @@ def test_callbacks_and_iterators_side_by_side(portal: Twin, bus_options: dict[st
         assert next(texts) == "y"
         assert got == ["x"]
         a.unsubscribe("g", str)
-        a.unsubscribe("nobody", str)
+        a.unsubscribe("absent", str)
         assert list(texts) == [], "its iteration ends"
         with pytest.raises(omq.ClosedError):
             texts.recv(timeout=0)

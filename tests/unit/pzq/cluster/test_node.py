@@ -588,7 +588,7 @@ def test_what_cannot_be_kept_is_taken_back() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        {"origin": "nobody", "keys": [A(1)]},
+        {"origin": "absent", "keys": [A(1)]},
         {"origin": "b", "keys": ["\ud800"]},
         {"origin": "b", "keys": [7]},
         {"origin": "b", "keys": [A(1) + "0"]},
