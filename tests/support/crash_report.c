@@ -40,7 +40,7 @@ static void write_report(int number, siginfo_t *info, void *context) {
     raise(number);
 }
 
-/* A timer of the kernel: it comes whichever thread holds Python's lock, and whatever Python's threads wait for. 0 is off. */
+/* A timer of the kernel: it comes whichever thread holds Python's lock and whatever Python waits for. 0 is off. */
 int watch(int seconds) {
     static timer_t timer;
     static int made;
