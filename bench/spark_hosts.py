@@ -38,7 +38,7 @@ def measure(cluster: Cluster, size: int, rows: int, rounds: int) -> tuple[dict[s
             "conf": cluster.conf(),
             "options": {
                 "socket": "PULL",
-                "connect": feeder.hear(MICROBATCH_TIMEOUT_S)["url"],
+                "connect": feeder.wait_report(MICROBATCH_TIMEOUT_S)["url"],
                 "columns": "value",
                 "maxRowsPerTrigger": rows,
                 # A microbatch ends with its last row, not with the time.
@@ -47,13 +47,13 @@ def measure(cluster: Cluster, size: int, rows: int, rounds: int) -> tuple[dict[s
         }
         with running(cluster.hosts, cluster.driver, "driver.log", *PROGRAM, "measure", json.dumps(query)) as driver:
             while any(len(found) < rounds + WARMUP_MICROBATCHES for found in rates.values()):
-                report = driver.hear(MICROBATCH_TIMEOUT_S)
+                report = driver.wait_report(MICROBATCH_TIMEOUT_S)
                 if "failed" in report:
                     raise SystemExit(f"the query failed: {report['failed']}\n{cluster.errors()}")
                 rates[report["host"]].append(rows * size / report["seconds"] / 1e6)
             # Asked while both executors are there.
             feeder.order("peers")
-            peers = feeder.hear(MICROBATCH_TIMEOUT_S)["peers"]
+            peers = feeder.wait_report(MICROBATCH_TIMEOUT_S)["peers"]
     return {name: found[WARMUP_MICROBATCHES : WARMUP_MICROBATCHES + rounds] for name, found in rates.items()}, peers
 
 

@@ -90,7 +90,7 @@ def _later_parts(program: Program, it: Difference, stood: Topology) -> bool:
     return any(part[:1] in (b"\0", b"\1") for step in sent for part in step[3:])
 
 
-def _lingers_for_nobody(program: Program, it: Difference, stood: Topology) -> bool:
+def _lingers_without_peer(program: Program, it: Difference, stood: Topology) -> bool:
     steps = program.steps[: it.index + 1]
     at_once = {step[0] for step in steps if step[1] == "restart" or (step[1] == "close" and step[2] == 0)}
     marked = any("send_hwm" in program.options(one) or "recv_hwm" in program.options(one) for one in program.seats)
@@ -126,8 +126,8 @@ def _heir(program: Program, it: Difference, stood: Topology) -> bool:
 
 
 def _order_of_prefixes(program: Program, it: Difference, stood: Topology) -> bool:
-    told = messages(it.ours)
-    return kind(program, it) == "XPUB" and bool(told) and told == messages(it.theirs)
+    received = messages(it.ours)
+    return kind(program, it) == "XPUB" and bool(received) and received == messages(it.theirs)
 
 
 DIFFERENCES: tuple[Rule, ...] = (
@@ -273,7 +273,7 @@ DIFFERENCES: tuple[Rule, ...] = (
             [*TWO, ("h", "send", b"#h1"), ("h", "send", b"#h2"), ("h", "close", 0), ("a", "drain")],
             redials=False,
         ),
-        _lingers_for_nobody,
+        _lingers_without_peer,
     ),
     Rule(
         "next-in-line",

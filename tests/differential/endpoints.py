@@ -63,7 +63,7 @@ def _connections() -> Counter[int]:
             answer = kernel.recv(1 << 16)
             while answer:
                 size, kind = struct.unpack_from("=IH", answer)
-                assert kind != _ERROR, "the kernel does not tell its connections"
+                assert kind != _ERROR, "the kernel does not list its connections"
                 if kind == _DONE:
                     return found
                 found[struct.unpack_from("!H", answer, _PORT_AT)[0]] += 1

@@ -93,7 +93,7 @@ class _Draft:
             # libzmq's keeps the newest part, which may be a name or a delimiter; before the bind it aborts over inproc.
             options.pop("conflate", None)
         if "REQ" in others and self._transport == "tcp":
-            options.pop("probe_router", None)  # which libzmq's REQ takes for a reply that is none, for ever again
+            options.pop("probe_router", None)  # which libzmq's REQ takes for a reply again and again
         if "hello_message" in options or kind == "PEER":  # whose peers know its number from a message only
             options["hello_message"] = b"#%s0" % name.encode()
         if kind in NAMED and (kind == "ROUTER" or draw(st.integers(0, 3))):
@@ -212,8 +212,8 @@ class _Draft:
                 )
             )
         if kind == "ROUTER":
-            peer = draw(st.sampled_from([*self.peers(name), "nobody"]))
-            identity = self.seats[peer][1].get("identity", b"?") if peer in self.seats else b"nobody"
+            peer = draw(st.sampled_from([*self.peers(name), "absent"]))
+            identity = self.seats[peer][1].get("identity", b"?") if peer in self.seats else b"absent"
             return (identity, *self._answer(name))
         if kind == "DEALER" and "REP" in [self.kind(one) for one in self.peers(name)]:
             return draw(st.sampled_from([(b"", tag), (b"", tag), (b"x", b"", tag), (tag,)]))

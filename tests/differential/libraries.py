@@ -73,7 +73,7 @@ def judge(error: Exception) -> str:
     """The class of what a call raised.
 
     Raises:
-        Exception: It has none: that is no answer of a library but a fault.
+        Exception: It has no class: it is a fault, not an answer of a library.
     """
     if isinstance(error, zmq.ZMQError) and error.errno in _ERRNOS:
         return _ERRNOS[error.errno]

@@ -10,8 +10,8 @@ from tests.support.socket_types import ONE_PART
 #: (seat, verb, arguments). The verbs:
 #: - `bind`, `unbind`, `connect`, `disconnect`: the number of a place;
 #: - `send`: the parts; `answer`: the parts behind the envelope of a ROUTER's last message; `late`: of the one before;
-#: - `burst`: so many messages of so many octets in a row; `leave`: the same to a place that is then disconnected;
-#: - `recv`: one message; `drain`: all; `newest`: all, but told is only which was the last, and whether any was missing;
+#: - `burst`: a number of messages of a size in a row; `leave`: the same to a place that is then disconnected;
+#: - `recv`: one message; `drain`: all; `newest`: all, but the result is only the last and whether any was missing;
 #: - `subscribe`, `unsubscribe`: a prefix, or the group of a DISH; `set`: an option and its value;
 #: - `restart`: the socket is closed and opened again at the same places; `close`: the seconds to linger.
 #: A peer's number (SERVER, PEER) and a group (RADIO, DISH) stand before the part as a part of their own.

@@ -1,8 +1,8 @@
 """Quiescence: nothing goes on any more, in whatever library, so that what is seen now is what there will be.
 
-Every thread but ours sleeps in the kernel and has not run between two looks, and the sockets say the same twice. Over
+Every thread but ours sleeps in the kernel and has not run between two looks, and the sockets report it twice. Over
 loopback the kernel has delivered what was written before the write returns, and whom it concerns is awake by then: so
-nothing can be under way while everybody sleeps. Timers are not covered: who waits for one says what it brings about.
+nothing can be under way while every thread sleeps. Timers are not covered: a caller that waits names its effect.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ def settle(ask: Callable[[], Any], attendants: frozenset[int] = frozenset()) -> 
     """Waits until nothing goes on.
 
     Args:
-        ask: Calls every socket, since libzmq's are served only while they are called, and says what they say.
+        ask: Calls every socket, since libzmq's are served only while they are called, and returns what they report.
         attendants: Native ids of threads that run whenever `ask` is called: these may, but not otherwise.
 
     Returns:
-        What was said last.
+        The last report.
     """
     calling = frozenset(str(one) for one in attendants)
     end = time.monotonic() + TIRED
-    said, ran = None, None
+    before, ran = None, None
     while True:
-        says = ask()
+        report = ask()
         begun, _ = _threads()
         time.sleep(POLL_INTERVAL_S)
         runs, asleep = _threads()
         others = {task: number for task, number in runs.items() if task not in calling}
-        if asleep and runs == begun and others == ran and says == said:
-            return says
+        if asleep and runs == begun and others == ran and report == before:
+            return report
         if time.monotonic() > end:
-            return says
-        said, ran = says, others
+            return report
+        before, ran = report, others
 
 
 def _threads() -> tuple[dict[str, str], bool]:

@@ -1,4 +1,4 @@
-"""Runs a program and tells what was to be seen of it."""
+"""Runs a program and reports what was to be seen of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.differential.quiescence import settle
 from tests.differential.topology import Topology
 from tests.support.socket_types import NUMBERED
 
-CONNECTED_WITHIN = 1.0  # seconds in which who dials a place where somebody listens has come there
+CONNECTED_WITHIN = 1.0  # seconds within which a client has reached an endpoint with a listener
 
 NUMBER = 4  # octets of a correlated request's number
 
@@ -28,7 +28,7 @@ class Seen:
 
     Attributes:
         outcome: `ok`, the class of the error, the message, or the messages.
-        events: What poll says of each socket.
+        events: The result of poll for each socket.
         links: The connections at each place.
     """
 
@@ -67,7 +67,7 @@ class Run:
         self._dismissed = False
 
     def run(self) -> list[Seen]:
-        """Runs it to its end; the last of what was seen is what everybody had still to be told."""
+        """Runs it to its end; the last of what was seen is what every socket had still to report."""
         try:
             for seat in self._program.seats:
                 self._seats[seat] = _Seat(self._program.kind(seat), self._open(seat))
@@ -139,7 +139,7 @@ class Run:
 
     def _answer(self, seat: _Seat, which: int, parts: Message) -> str | None:
         if len(seat.envelopes) < -which:
-            return "nobody"
+            return "absent"
         self._dismissed = self._dismissed or (seat.kind == "STREAM" and parts == (b"",))
         seat.held.send(*seat.envelopes[which], *parts)
         return None
@@ -182,7 +182,7 @@ class Run:
             return tuple(parts)
         head = parts.index(b"", 1) + 1 if b"" in parts[1:-1] else 1
         seat.envelopes.append(tuple(parts[:head]))
-        # What a ROUTER made up as a name, and a REQ as the number of a request, says nothing but that it is there.
+        # What a ROUTER made up as a name, and a REQ as the number of a request, shows only that it is there.
         if parts[0][:1] == b"\0":
             parts[0] = b"?"
         if len(parts) > 3 and head == 3 and len(parts[1]) == NUMBER:

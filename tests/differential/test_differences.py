@@ -25,7 +25,7 @@ def test_the_page_and_the_list_agree() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0].strip("`"))
-def test_each_row_says_what_both_do_and_why(row: list[str]) -> None:
+def test_each_row_has_what_both_do_and_why(row: list[str]) -> None:
     assert len(row) == 4
     assert all(cell.endswith((".", "`")) for cell in row)
 

@@ -30,8 +30,8 @@ class Topology:
         closed: Who has closed its socket.
         parted: Who has lost a peer, or was left by one, at some time.
         cut: Who was connected when a `disconnect` ended that, on either side.
-        returned: Who dials a place where somebody left and came back, or may.
-        undone: Who took a `connect` back before somebody was there.
+        returned: The clients of an endpoint whose listener left and came back, or may.
+        undone: The clients that took a `connect` back before there was a listener.
         kept: Who was connected at a place, on either side, when that was unbound.
     """
 

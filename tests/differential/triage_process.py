@@ -41,7 +41,7 @@ class Worker:
             assert self._ask.poll(BOUND), "the program does not come to its end"
             answer = self._ask.recv()
         except EOFError:
-            return self._bury()
+            return self._kill()
         if isinstance(answer, Exception):
             raise answer
         return list(answer)
@@ -62,7 +62,7 @@ class Worker:
         self._process.start()
         theirs.close()
 
-    def _bury(self) -> list[str]:
+    def _kill(self) -> list[str]:
         self._process.join()
         code, self._process = self._process.exitcode, None
         self._words.seek(0)

@@ -1,4 +1,4 @@
-"""A broker that is killed again and again under load, and what its clients were told meanwhile."""
+"""A broker that is killed again and again under load, and what it acknowledged to its clients meanwhile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BrokerChaos:
 
     Attributes:
         tried: Topic and bodies of each append, by its sequence.
-        told: The first ids that were acknowledged, by sequence.
+        first_ids: The first ids that were acknowledged, by sequence.
         seen: Ids and bodies that the subscriber got, in order; a repetition or a gap fails at once.
         settled: Jobs whose acknowledgement was durable: FLUSHED came behind it.
         position: The named position that was durable.
@@ -38,12 +38,12 @@ class BrokerChaos:
         self._clients: list[RawClient] = []
         self._names = [f"{number:032x}" for number in range(3)]
         self.tried: dict[int, tuple[str, list[bytes]]] = {}
-        self.told: dict[int, int] = {}
+        self.first_ids: dict[int, int] = {}
         self.seen: list[tuple[int, bytes]] = []
         self.settled: set[int] = set()
         self.position = 0
-        self._acked: set[int] = set()  # said, not known to be durable
-        self._done: set[int] = set()  # said at any time
+        self._acked: set[int] = set()  # sent, not known to be durable
+        self._done: set[int] = set()  # sent at any time
         self._moved = 0
         self._flushing: set[int] = set()
         self._mark = 0
@@ -58,20 +58,20 @@ class BrokerChaos:
         self._broker = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
         self._clients = [RawClient(self._endpoint, client=name) for name in self._names]
         self._producer, self._reader, self._worker = self._clients
-        self._waiting = dict.fromkeys(sorted(set(self.tried) - set(self.told)))
+        self._waiting = dict.fromkeys(sorted(set(self.tried) - set(self.first_ids)))
         for sequence in self._waiting:
             self._append(sequence)
         last = self.seen[-1][0] if self.seen else 0
         if last:
             self._check_position()
-        self._reader.say(b"SUBSCRIBE", b"s", b"log", {"replay": last, "credit": 1 << 22})
+        self._reader.send(b"SUBSCRIBE", b"s", b"log", {"replay": last, "credit": 1 << 22})
         assert self._reader.answer(b"s")[0] == b"SUBSCRIBED"
-        self._reader.say(b"SUBSCRIBE", b"n", b"log", {"replay": "earliest", "name": "n", "credit": 0})
+        self._reader.send(b"SUBSCRIBE", b"n", b"log", {"replay": "earliest", "name": "n", "credit": 0})
         name, _, answer, *text = self._reader.answer(b"n")
         assert name == b"SUBSCRIBED", (answer, text)
         self._acked.clear()
         self._flushing.clear()
-        self._worker.say(b"CONSUME", b"c", b"jobs", {"credit": 50, "ack_timeout": 60})
+        self._worker.send(b"CONSUME", b"c", b"jobs", {"credit": 50, "ack_timeout": 60})
         assert self._worker.answer(b"c")[0] == b"CONSUMING"
 
     def _check_position(self) -> None:
@@ -102,10 +102,10 @@ class BrokerChaos:
         self._publishes = False
         self._go_on(30, lambda: not self._waiting)
         with raw(self._endpoint) as client:
-            (told,) = json.loads(client.ask(b"TOPICS", b"log")[0])
-        self._go_on(30, lambda: len(self.seen) == told["last"])
-        assert set(self.tried) == set(self.told)
-        assert len(self.seen) == told["last"]
+            (info,) = json.loads(client.ask(b"TOPICS", b"log")[0])
+        self._go_on(30, lambda: len(self.seen) == info["last"])
+        assert set(self.tried) == set(self.first_ids)
+        assert len(self.seen) == info["last"]
 
     def _go_on(self, seconds: float, until: Callable[[], bool]) -> None:
         poller = zmq.Poller()
@@ -136,12 +136,12 @@ class BrokerChaos:
     def _append(self, sequence: int) -> None:
         topic, bodies = self.tried[sequence]
         records = b"".join(map(record, bodies))
-        self._producer.say(b"APPEND", b"%d" % sequence, topic, records, b"producer", sequence)
+        self._producer.send(b"APPEND", b"%d" % sequence, topic, records, b"producer", sequence)
 
     def _published(self, message: list[bytes]) -> None:
         assert message[0] == b"PUBLISHED", message
         sequence, first = int(message[1]), int.from_bytes(message[2], "big")
-        assert self.told.setdefault(sequence, first) == first
+        assert self.first_ids.setdefault(sequence, first) == first
         self._waiting.pop(sequence, None)
 
     def _read(self, message: list[bytes]) -> None:
@@ -152,13 +152,13 @@ class BrokerChaos:
         for id, body, _, _ in read_block(*message[2:4]):
             assert id == (self.seen[-1][0] if self.seen else 0) + 1
             self.seen.append((id, body))
-        self._reader.say(b"CREDIT", b"s", len(message[3]))
+        self._reader.send(b"CREDIT", b"s", len(message[3]))
         if self._chance.random() < 0.3:
             self._moved = self.seen[-1][0]
-            self._reader.say(b"POSITION", b"n", self._moved)
+            self._reader.send(b"POSITION", b"n", self._moved)
             if self._mark == self.position:
                 self._mark = self._moved
-                self._reader.say(b"FLUSH", b"f")
+                self._reader.send(b"FLUSH", b"f")
 
     def _worked(self, message: list[bytes]) -> None:
         if message[0] == b"FLUSHED":
@@ -169,24 +169,24 @@ class BrokerChaos:
         for id, *_ in read_block(*message[2:4]):
             assert id not in self.settled, f"job {id} comes again"
             if self._chance.random() < 0.1:
-                self._worker.say(b"NACK", b"c", id, id)
+                self._worker.send(b"NACK", b"c", id, id)
             else:
-                self._worker.say(b"ACK", b"c", id, id)
+                self._worker.send(b"ACK", b"c", id, id)
                 self._acked.add(id)
                 self._done.add(id)
         if not self._flushing and self._acked:
             self._flushing, self._acked = self._acked, set()
-            self._worker.say(b"FLUSH", b"f")
+            self._worker.send(b"FLUSH", b"f")
 
     # ------------------------------------------------------------------ what must hold
 
     def check(self) -> None:
-        """Reads everything, and holds it against what was tried and what was told."""
+        """Reads everything, and holds it against what was tried and what was acknowledged."""
         with raw(self._endpoint) as client:
             stored = {topic: self._stored(client, topic) for topic in TOPICS}
         left = {topic: dict(bodies) for topic, bodies in stored.items()}
         for sequence, (topic, bodies) in self.tried.items():
-            for id, body in enumerate(bodies, self.told[sequence]):
+            for id, body in enumerate(bodies, self.first_ids[sequence]):
                 if id >= min(stored[topic], default=id + 1):
                     assert left[topic].pop(id, None) == body, f"append {sequence} is not as it was"
                 else:

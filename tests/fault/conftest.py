@@ -12,7 +12,7 @@ from tests.support.disks import small_disk_at
 
 
 @pytest.fixture(autouse=True)
-def _nobody_stays() -> Iterator[None]:
+def _end_all_processes() -> Iterator[None]:
     yield
     end_all()
 

@@ -1,4 +1,4 @@
-"""A peer that dies when it is told to: `python -m tests.fault.crashing_peer KIND ENDPOINT WAY [SECRET]`.
+"""A peer that dies on a command: `python -m tests.fault.crashing_peer KIND ENDPOINT WAY [SECRET]`.
 
 It reports on its standard output: `at ENDPOINT` once it is bound, `got BODY` for each message, and `gone` when its end
 of the connection is over. A line on its standard input makes it die. WAY is `kill` (it is killed instead), `close`,
@@ -71,7 +71,7 @@ def ours(kind: str, endpoint: str, secret: str) -> None:
 
 
 def by_hand(kind: str, endpoint: str, way: str) -> None:
-    """Plays with a bare socket: takes messages until it is told to die, and what is still sent to it after that."""
+    """Plays with a bare socket: takes messages until the command to die, and what is still sent to it after that."""
     scheme, _, address = endpoint.partition("://")
     if scheme == "ipc":
         listener = socket.socket(socket.AF_UNIX)

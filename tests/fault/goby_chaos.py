@@ -32,14 +32,14 @@ class Client:
         self.first: float | None = None  # when the first publication came
         self.published = 0
 
-    def heard(self, text: str) -> None:
+    def received(self, text: str) -> None:
         """The callback of its subscription."""
         if self.first is None:
             self.first = time.monotonic()
         self.got.append(text)
 
     def next(self) -> str:
-        """The next thing that it says."""
+        """The next line that it prints."""
         self.published += 1
         return f"{self.name} {self.published}"
 
@@ -62,10 +62,10 @@ class Client:
 class BlockingClient(Client):
     """Of the blocking twin."""
 
-    def __init__(self, name: str, told: dict[str, Any]) -> None:
+    def __init__(self, name: str, options: dict[str, Any]) -> None:
         super().__init__(name)
-        self.portal = Portal(name, **told)
-        self.portal.subscribe(GROUP, str, self.heard)
+        self.portal = Portal(name, **options)
+        self.portal.subscribe(GROUP, str, self.received)
 
     def publish(self, count: int) -> None:
         for _ in range(count):
@@ -81,17 +81,17 @@ class BlockingClient(Client):
 class AsyncClient(Client):
     """Of the asyncio twin, in a loop of its own."""
 
-    def __init__(self, name: str, told: dict[str, Any]) -> None:
+    def __init__(self, name: str, options: dict[str, Any]) -> None:
         super().__init__(name)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self.portal = twin.Portal(name, **told)
+        self.portal = twin.Portal(name, **options)
         self._run(self._begin())
 
     async def _begin(self) -> None:
         await self.portal.start()
-        self.portal.subscribe(GROUP, str, self.heard)
+        self.portal.subscribe(GROUP, str, self.received)
 
     def _run(self, work: Any) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
@@ -113,10 +113,10 @@ class AsyncClient(Client):
         self._loop.close()
 
 
-def crash(name: str, told: dict[str, Any], daemon: Daemon) -> None:
-    """A client that says that it is ready, and is killed then."""
+def crash(name: str, options: dict[str, Any], daemon: Daemon) -> None:
+    """A client that reports itself ready, and is killed then."""
     process = Popen(
-        [sys.executable, __file__, name, json.dumps(told)], stdin=PIPE, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}
+        [sys.executable, __file__, name, json.dumps(options)], stdin=PIPE, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}
     )
     try:
         until(lambda: name not in daemon.missing)
@@ -165,12 +165,12 @@ def play(folder: Path, seed: int) -> float:
     )
     with ExitStack() as stack:
         daemon = stack.enter_context(Daemon(required_clients=REQUIRED, **at))
-        told: dict[str, Any] = {"socket_name": str(folder / "g")}
+        options: dict[str, Any] = {"socket_name": str(folder / "g")}
         if tcp:
-            told = {"transport": "tcp", "port": int(daemon.endpoints["manager"].rpartition(":")[2])}
+            options = {"transport": "tcp", "port": int(daemon.endpoints["manager"].rpartition(":")[2])}
 
         def come(name: str) -> Client:
-            return stack.enter_context(draw.choice([BlockingClient, AsyncClient])(name, told))
+            return stack.enter_context(draw.choice([BlockingClient, AsyncClient])(name, options))
 
         order = draw.sample(REQUIRED, 3)
         late = order[-1] if draw.random() < 0.5 else None
@@ -181,7 +181,7 @@ def play(folder: Path, seed: int) -> float:
         for client in draw.sample(list(clients.values()), len(clients)):
             client.publish(draw.choice([0, 1, 10, 300]))
         if crashing is not None:
-            crash(crashing, told, daemon)
+            crash(crashing, options, daemon)
         for name in order:
             if name not in clients:
                 clients[name] = come(name)
@@ -204,8 +204,8 @@ def play(folder: Path, seed: int) -> float:
         until(lambda: all(complete(name) for name in REQUIRED), lambda: (seed, sent, counts(clients)), 15)
         for name in REQUIRED:
             for other, count in sent.items():
-                said = [text for text in clients[name].got if text.startswith(f"{other} ")]
-                assert said == [f"{other} {number}" for number in range(1, count + 1)], (seed, name, other)
+                received_from = [text for text in clients[name].got if text.startswith(f"{other} ")]
+                assert received_from == [f"{other} {number}" for number in range(1, count + 1)], (seed, name, other)
         # What is published from now on is in force everywhere, too.
         until(lambda: all(client.portal.released for client in clients.values()))  # type: ignore[attr-defined]
         for client in clients.values():

@@ -1,7 +1,7 @@
 """The plan of one lifecycle: some sockets and a list of steps, all of it from a seed.
 
 A plan knows nothing of what its steps will meet: a step that makes no sense when its time comes (an unbind of what is
-not bound) is made all the same, and has to fail as the API says.
+not bound) is made all the same, and has to fail as documented.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Plan:
     """One lifecycle.
 
     Attributes:
-        calm: Nobody kills, resets or disconnects: then every message that was accepted has to come.
+        calm: No step kills, resets or disconnects: then every message that was accepted has to come.
         own_context: Whether the sockets have a context of their own, which is terminated at the end.
         clean: Whether the survivors part before they meet again for the last exchange.
         proxied: Whether connections may go through the fault proxy.
@@ -194,7 +194,7 @@ def _options(chance: random.Random, kinds: tuple[str, str], side: int, calm: boo
         options["hello_message"] = HELLO  # its peers know its number from a message only
     for name, value in rare.get(kind, []):
         if name == "req_correlate" and "ROUTER" in kinds:
-            continue  # whoever answers by hand would have to send the number back
+            continue  # a caller that answers by hand would have to send the number back
         # A ROUTER lets the second connection of one name wait for as long as the first lasts, or ends the first.
         if chance.random() < 0.2 and not (calm and name in ("router_handover", "identity")):
             options[name] = value

@@ -86,7 +86,7 @@ class LifecycleRunner:
 
     Args:
         endpoints: Gives an endpoint of its own for a number.
-        say: Is told each step and what came of it.
+        report: Is called with each step and its result.
     """
 
     def __init__(
@@ -96,12 +96,12 @@ class LifecycleRunner:
         context: omq.Context,
         proxy: Proxy,
         endpoints: Callable[[int], str],
-        say: Callable[[str], None] = lambda _: None,
+        report: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.plan = plan
         self.twin = twin
         self.history = History()
-        self.say = say
+        self.report = report
         self._context = context
         self._proxy = proxy
         self._endpoint = endpoints
@@ -118,11 +118,11 @@ class LifecycleRunner:
             for actor in self._actors:
                 await self._make(actor)
             for step in self.plan.steps:
-                self.say(f"{step}")
+                self.report(f"{step}")
                 await self._perform(step)
             await self._last_exchange()
             for step in self.plan.ending:
-                self.say(f"{step}")
+                self.report(f"{step}")
                 await self._end(self._actors[step.who], step.how, step.timeout)
             await self._settle()
         finally:
@@ -151,7 +151,7 @@ class LifecycleRunner:
         try:
             await perform(actor, step)
         except self._allowed(actor, step.what) as error:
-            self.say(f"    {type(error).__name__}: {error}")
+            self.report(f"    {type(error).__name__}: {error}")
 
     def _allowed(self, actor: Actor, what: str) -> tuple[type[Exception], ...]:
         allowed = (omq.Timeout, TimeoutError, omq.ClosedError, *_EXPECTED.get(what, ()))
@@ -184,7 +184,7 @@ class LifecycleRunner:
 
     async def _connect(self, actor: Actor, endpoint: str) -> None:
         endpoint = await self.twin.do(actor.socket, "connect", endpoint)
-        # A second time is no second connection where that would only do harm.
+        # A second connect makes no second connection where that would only do harm.
         if actor.kind not in ONE or endpoint.startswith("inproc:") or endpoint not in actor.connected:
             actor.connected.append(endpoint)
 
@@ -367,7 +367,7 @@ class LifecycleRunner:
             try:
                 await work()
             except self._allowed(actor, what) as error:
-                self.say(f"    {actor} {what} in the background: {type(error).__name__}: {error}")
+                self.report(f"    {actor} {what} in the background: {type(error).__name__}: {error}")
 
         self._background.append(self.twin.spawn(forgiving(), f"seed {self.plan.seed}: {actor} {what}"))
         return self._background[-1]
@@ -459,13 +459,13 @@ class LifecycleRunner:
             for side in sides:
                 await self._leave_one(side)
         left, right = ([actor for actor in side if actor.alive] for side in sides)
-        # Who has no room does not read, and so does not see the end of what it would read: so somebody takes.
+        # A socket without room does not read, and so does not see the end of its input: so these take messages.
         over = False
         takers = self._start_takers(left + right, lambda: over)
         parts = self.plan.clean or self.plan.one_peer or "ROUTER" in self.plan.kinds
         if parts and not self.plan.lossless:
             await self._part(left + right)
-        self.say(f"the last exchange of {[str(actor) for actor in left]} and {[str(actor) for actor in right]}")
+        self.report(f"the last exchange of {[str(actor) for actor in left]} and {[str(actor) for actor in right]}")
         paired = self.plan.lossless and self.plan.one_peer and _meet(left[0], right[0])
         for actor in right if not paired else ():
             endpoint = self._endpoint(200 + actor.number)
@@ -548,7 +548,7 @@ class LifecycleRunner:
                 self._take(actor, parts, "last")
             await self._answer(actor, voice, parts)
             if not parts:
-                await self.twin.sleep(0.0005)  # nothing to wait for, or somebody else's turn
+                await self.twin.sleep(0.0005)  # nothing to wait for, or another task's turn
 
     async def _answer(self, actor: Actor, voice: Voice, parts: list[bytes]) -> None:
         """Replies to a request, whose sender waits for it."""
@@ -556,7 +556,7 @@ class LifecycleRunner:
             try:
                 await self._send(actor, voice, [], SOON, parts[0] if parts else b"")
             except (omq.StateError, omq.UnroutableError):
-                pass  # another call was quicker, or nobody waits any more
+                pass  # another call was quicker, or the requester waits no longer
 
     async def _account(self, left: list[Actor], right: list[Actor]) -> None:
         """Every message that was ever accepted comes; what is sent before a close with linger, too."""
@@ -591,7 +591,7 @@ class LifecycleRunner:
         """One message goes over and comes; where the type may drop, one of several."""
         name = receiver.role.options.get("identity", b"")
         if sender.kind == "ROUTER" and (receiver.kind == "REQ" or (receiver.kind == "ROUTER" and not name)):
-            return  # whoever has asked nothing takes nothing; and who has said nothing has no name
+            return  # a peer without a request takes nothing; without a message it has no name
         voice = self._voice(sender)
         numbers: set[int] = set()
         end = time.monotonic() + SOON
@@ -602,7 +602,7 @@ class LifecycleRunner:
                     numbers.add(await self._send(sender, voice, [b"final"], SOON, name))
                 except (omq.StateError, omq.UnroutableError) as error:
                     # A REQ waits for a reply, and may have it or learn that it will never come.
-                    self.say(f"    {error}")
+                    self.report(f"    {error}")
             await self.twin.sleep(0.0003)
 
     async def _settle(self) -> None:

@@ -37,7 +37,7 @@ BATCH = 250  # lifecycles between two looks at what is left
 ABREAST = {"asyncio": 16, "blocking": 6}  # lifecycles at a time
 HANG = 60.0  # seconds after which a lifecycle is taken for stuck, whatever it waits for
 LEAK = 512 * 1024  # bytes a batch may add to memory, in the second half of a long run
-STORY = 60  # lines of a failed lifecycle that are told
+STORY = 60  # lines of a failed lifecycle that are printed
 _PAGE = resource.getpagesize()
 _lives = itertools.count()
 
@@ -50,7 +50,7 @@ class Complaints(logging.Handler):
         self.found: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        # A socket that ends with its parent, or in the midst of its linger, says what it drops.
+        # A socket that ends with its parent, or in the midst of its linger, logs what it drops.
         if "has dropped" not in record.getMessage():
             self.found.append(f"{record.name}: {record.getMessage()} {record.exc_info or ''}")
 
@@ -211,22 +211,22 @@ class LifecycleRun:
         begun = time.monotonic()
         story = self._stories[seed] = []
 
-        def say(text: str) -> None:
+        def report(text: str) -> None:
             story.append(f"{1000 * (time.monotonic() - begun):9.3f} {text}")
             if self._verbose:
                 print(seed, story[-1], flush=True)
 
         for role in plan.cast:
-            say(f"{role}")
-        say(f"{plan.transport} calm={plan.calm} lossless={plan.lossless} clean={plan.clean} proxied={plan.proxied}")
+            report(f"{role}")
+        report(f"{plan.transport} calm={plan.calm} lossless={plan.lossless} clean={plan.clean} proxied={plan.proxied}")
         context = omq.Context() if plan.own_context else self._context
-        return LifecycleRunner(plan, twin, context, self._proxy, self._endpoints(plan.transport), say), context
+        return LifecycleRunner(plan, twin, context, self._proxy, self._endpoints(plan.transport), report), context
 
     def _endpoints(self, transport: str) -> Callable[[int], str]:
         """Endpoints that no other lifecycle uses: known before they are bound, and free when they are again."""
         life = next(_lives)
         if transport == "tcp":
-            # Every address of 127.0.0.0/8 is this machine; a port of a fresh one is in nobody's TIME_WAIT.
+            # Every address of 127.0.0.0/8 is this machine; no port of a fresh one is in TIME_WAIT.
             host = f"127.{os.getpid() % 250 + 1}.{life // 250 % 250}.{life % 250 + 1}"
             base = 10000 + os.getpid() // 250 % 60 * 300
             return lambda number: f"tcp://{host}:{base + number}"
@@ -237,8 +237,8 @@ class LifecycleRun:
     # ------------------------------------------------------------------ what is wrong
 
     def _blame(self, seed: int, error: BaseException) -> None:
-        told = "\n".join(self._stories[seed][-STORY:])
-        self.failures[seed] = f"{told}\n{''.join(traceback.format_exception(error))}"
+        tail_lines = "\n".join(self._stories[seed][-STORY:])
+        self.failures[seed] = f"{tail_lines}\n{''.join(traceback.format_exception(error))}"
 
     def _fail(self, seeds: list[int], what: str) -> None:
         self.failures[seeds[0]] = f"seeds {seeds[0]} to {seeds[-1]}: {what}"
@@ -282,7 +282,7 @@ def _target(fd: str) -> str:
 
 
 def _memory() -> int:
-    # What the allocator keeps for later is no leak, and varies.
+    # What the allocator keeps for later is not a leak, and varies.
     ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * _PAGE
@@ -311,7 +311,7 @@ def main() -> int:
     parser.add_argument("--twin", choices=list(ABREAST), default="asyncio")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--count", type=int, default=1, help="how many lifecycles")
-    parser.add_argument("-v", "--verbose", action="store_true", help="tell every step")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print every step")
     arguments = parser.parse_args()
     begun = time.monotonic()
     lifecycles = run(arguments.twin, range(arguments.seed, arguments.seed + arguments.count), arguments.verbose)

@@ -1,7 +1,7 @@
 """Sent and received messages: every message carries its sender, its number and a checksum.
 
 A history accounts for each message: it came once, whole, and behind those that were sent before it on the same
-connection; or it is missing, and then the test says whether it may be.
+connection; or it is missing, and then the test decides whether it may be.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class History:
 
 def disorder(numbers: Sequence[int]) -> int:
     """The fewest ascending streams that a sequence can be merged from: 1 if it is in order."""
-    # Patience sorting: each pile is a stream, and a number goes onto the pile with the nearest smaller top.
+    # Sorting into piles: each pile is a stream, and a number goes onto the pile with the nearest smaller top.
     tops: list[int] = []  # negated, ascending
     for number in numbers:
         place = bisect.bisect_right(tops, -number)

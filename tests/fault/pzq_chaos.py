@@ -1,4 +1,4 @@
-"""A device, its producers and its consumers, killed at random under load, and what their journals say of it."""
+"""A device, its producers and its consumers, killed at random under load, and what their journals record of it."""
 
 from __future__ import annotations
 

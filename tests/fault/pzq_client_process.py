@@ -1,6 +1,6 @@
 """A producer or a consumer of a device, as a process that can be killed: pyzmq, and a journal of what it did.
 
-Each line of the journal is written before what it tells is done, or after it has come, by one system call: a kill cuts
+Each line of the journal is written before its action is done, or after it has come, by one system call: a kill cuts
 none in two.
 """
 
@@ -73,6 +73,6 @@ def consume(job: dict[str, Any], journal: int) -> None:
 
 
 if __name__ == "__main__":
-    told = json.loads(sys.argv[1])
-    file = os.open(told["journal"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    {"produce": produce, "consume": consume}[told["role"]](told, file)
+    arguments = json.loads(sys.argv[1])
+    file = os.open(arguments["journal"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    {"produce": produce, "consume": consume}[arguments["role"]](arguments, file)

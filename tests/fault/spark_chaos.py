@@ -53,7 +53,7 @@ query.awaitTermination()
 
 
 def strike(when: str) -> None:
-    """Kills whom the plan says, if this is its moment."""
+    """Kills the process that the plan names, if this is its moment."""
     path = Path(os.environ[PLAN])
     try:
         plan = json.loads(path.read_text(encoding="ascii"))
@@ -173,7 +173,7 @@ class SparkChaos:
         log.close()
         assert self._driver.stdout is not None
         line = self._driver.stdout.readline().split()
-        assert line[:1] == ["running"], self.said()
+        assert line[:1] == ["running"], self.driver_output()
         self._jvm = int(line[1])
 
     def _end_driver(self) -> None:
@@ -184,8 +184,8 @@ class SparkChaos:
             assert driver.stdout is not None
             driver.stdout.close()
 
-    def said(self) -> str:
-        """The end of what the drivers have said."""
+    def driver_output(self) -> str:
+        """The end of the drivers' output."""
         return (self._directory / "driver.log").read_text()[-5000:]
 
     def end(self) -> None:
@@ -240,11 +240,11 @@ class SparkChaos:
 
     def _wait(self, ready: Callable[[], bool], what: str) -> None:
         def looked() -> bool:
-            assert what == "the JVM's end" or self._driver is None or self._driver.poll() is None, self.said()
+            assert what == "the JVM's end" or self._driver is None or self._driver.poll() is None, self.driver_output()
             time.sleep(0.02)
             return ready()
 
-        until(looked, lambda: f"{what}; {self.kills}; {self.said()}", CATCH_UP_TIMEOUT_S)
+        until(looked, lambda: f"{what}; {self.kills}; {self.driver_output()}", CATCH_UP_TIMEOUT_S)
 
     def check(self) -> None:
         """Every row is there, and once."""

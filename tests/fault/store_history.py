@@ -35,7 +35,7 @@ class History:
     staged: int = 0
     failed: list[str] = field(default_factory=list)
     over: bool = False
-    last_said: list[Any] = field(default_factory=list)
+    last_report: list[Any] = field(default_factory=list)
 
     def run(self, directory: Path, seed: int, steps: int, *before: str, kill: Any = None) -> int:
         """Runs a process, perhaps below another command, and records its output; returns its exit status."""
@@ -64,7 +64,7 @@ class History:
         return process.wait()
 
     def _take(self, line: list[Any]) -> None:
-        self.last_said = line
+        self.last_report = line
         match line:
             case ["try", "append" | "commit" as kind, name, number, count]:
                 self.tried[number] = name, number, count

@@ -27,7 +27,7 @@ def bodies_of(number: int, count: int) -> list[bytes]:
     return [b"%d.%d.%d" % (number, i, count) + bytes(LARGE if number % 17 == 0 else 0) for i in range(count)]
 
 
-def say(*what: Any) -> None:
+def report(*what: Any) -> None:
     os.write(1, json.dumps(what).encode() + b"\n")
 
 
@@ -51,15 +51,17 @@ class Load:
     def _notify(self, writes: list[Write]) -> None:
         for write in writes:
             if write.error is not None:
-                say("failed", *write.context, type(write.error).__name__)
+                report("failed", *write.context, type(write.error).__name__)
             else:
-                say("done", *write.context, getattr(write, "first", None), getattr(write, "published", None) and "yes")
+                report(
+                    "done", *write.context, getattr(write, "first", None), getattr(write, "published", None) and "yes"
+                )
         with self._changed:
             self._waiting -= len(writes)
             self._changed.notify_all()
 
     def submit(self, write: Write) -> None:
-        say("try", *write.context)
+        report("try", *write.context)
         with self._changed:
             self._waiting += 1
         self.store.submit(write)
@@ -67,7 +69,7 @@ class Load:
     def wait(self, left: int) -> None:
         with self._changed:
             if not self._changed.wait_for(lambda: self._waiting <= left, 60):
-                say("stuck")
+                report("stuck")
                 os._exit(1)
 
     def append(self, name: str, number: int, count: int) -> None:
@@ -81,7 +83,7 @@ class Load:
 
     def note(self, write: Append) -> None:
         """Appends to the write-ahead log; the next write or `catch_up` commits it."""
-        say("try", *write.context)
+        report("try", *write.context)
         self._waiting += 1
         if not self.store.write_at_once([write], allow_wal=True):
             self.store.submit(write)
@@ -131,10 +133,10 @@ def main() -> None:
             with load.store.read(topic.id) as reader:
                 for _ in reader.blocks(reader.first):
                     pass
-        say("over", "broken")
+        report("over", "broken")
         os._exit(0)
     load.store.close()
-    say("over")
+    report("over")
 
 
 if __name__ == "__main__":

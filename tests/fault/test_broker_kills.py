@@ -25,7 +25,7 @@ def killed(directory: Path, seed: int, port: int, kills: int = 3) -> BrokerChaos
         chaos.check()
     finally:
         chaos.end()
-    assert chaos.told
+    assert chaos.first_ids
     return chaos
 
 

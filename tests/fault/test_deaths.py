@@ -48,7 +48,7 @@ class Mortal:
         for line in self._process.stdout:
             if line.startswith(word):
                 return line.removeprefix(word).strip()
-        raise AssertionError(f"the peer has ended and has not said {word!r}")
+        raise AssertionError(f"the peer has ended and has not printed {word!r}")
 
     def die(self) -> None:
         """Has it die; when this returns, the kernel knows."""

@@ -112,7 +112,7 @@ def test_a_call_keeps_its_time_while_a_peer_sends_what_is_dropped(
 
 
 @pytest.mark.alone
-def test_another_publisher_is_heard_meanwhile(flooded: Callable[..., None]) -> None:
+def test_another_publisher_is_received_meanwhile(flooded: Callable[..., None]) -> None:
     with (
         omq.SUB(bind="tcp://127.0.0.1:*", subscribe=b"A", linger=0) as sub,
         omq.PUB(connect=sub.endpoints[0], linger=0) as pub,
@@ -156,7 +156,7 @@ class Owner:
     """The engine's callbacks, if its thread had the time for them."""
 
     def on_command(self, body: bytes) -> None:
-        raise AssertionError("nobody has answered the bell")
+        raise AssertionError("the bell was not answered")
 
 
 def test_commands_that_the_engine_has_no_time_for_fill_no_memory() -> None:
@@ -178,7 +178,7 @@ def test_commands_that_the_engine_has_no_time_for_fill_no_memory() -> None:
 
 
 def test_a_flusher_that_has_been_stopped_stays_so() -> None:
-    """An asyncio socket may outlive its context, and hear its first PING then."""
+    """An asyncio socket may outlive its context, and receive its first PING then."""
     background = Background()
     background.stop()
     threads = len(os.listdir("/proc/self/task"))

@@ -88,12 +88,12 @@ def test_a_worker_that_is_killed_takes_only_its_own_with_it(crew):
     until(lambda: not [n for n in history.missing(1) if mark + 1 < n < mark + 200], lambda: "the rest comes")
     lost = [number for number in history.missing(1) if number <= mark + 1]
     history.check()
-    # What was on its way to it, or done and not told: a few milliseconds of its third.
+    # What was on its way to it, or finished and not reported: a few milliseconds of its third.
     assert len(lost) <= 100
     assert min(len(by(history, worker)) for worker in ("two", "three")) > 50
 
 
-def test_a_worker_that_is_stopped_keeps_nobody_waiting(crew):
+def test_a_stopped_worker_delays_no_other(crew):
     history, _, processes = crew
     processes["one"].send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, processes["one"].pid, os.WSTOPPED)

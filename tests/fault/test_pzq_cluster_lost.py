@@ -67,13 +67,13 @@ class Power:
         return True
 
 
-def after(node: Node, *some: bytes, done_with: int = 0) -> Power:
-    """Produces, has consumers be done with some, and waits until that is synced."""
+def after(node: Node, *some: bytes, acked: int = 0) -> Power:
+    """Produces, has consumers acknowledge some, and waits until that is synced."""
     before = Power(node).synced
     if some:
         produce(node, *some)
-        consume(node, done_with)
-        until(lambda: node.figures()["messages"] == len(some) - done_with, "it is noted")
+        consume(node, acked)
+        until(lambda: node.figures()["messages"] == len(some) - acked, "it is noted")
         return Power(node, before)
     return Power(node)
 
@@ -82,7 +82,7 @@ def states(node: Node, number: int, owner: Node | None = None) -> bool:
     """Returns whether a node has on its disk that *number* messages, its own or an owner's, are acknowledged."""
     kept = json.loads((node.database / "done.json").read_bytes())
     stated = kept.get((owner or node).broadcast, {}).values()
-    return any(told and told[0][1] >= number for _, told, *_ in stated)
+    return any(ranges and ranges[0][1] >= number for _, ranges, *_ in stated)
 
 
 @pytest.fixture
@@ -92,22 +92,22 @@ def directories(tmp_path: Path) -> Iterator[Iterator[Path]]:
 
 
 @pytest.mark.parametrize(
-    ("before", "done_with"),
+    ("before", "acked"),
     [pytest.param(0, 0, marks=pytest.mark.slow), (5, 5), pytest.param(5, 4, marks=pytest.mark.fault)],
     ids=str,
 )
-def test_a_lost_tail_comes_back_and_stays(directories: Iterator[Path], before: int, done_with: int) -> None:
+def test_a_lost_tail_comes_back_and_stays(directories: Iterator[Path], before: int, acked: int) -> None:
     """The queue may have been empty before or not. The same holds where the owner is restarted in an orderly way."""
     for directory in directories:
         directory.mkdir()
         with cluster(directory, "--replicas", "2") as nodes:
-            power = after(nodes[0], *bodies("before", before), done_with=done_with)
+            power = after(nodes[0], *bodies("before", before), acked=acked)
             produce(nodes[0], *bodies("tail"))
             if not power.lost():
                 continue
             nodes[0].start()
             whole(nodes)
-            left = COUNT + before - done_with
+            left = COUNT + before - acked
             until(lambda: nodes[0].figures()["messages"] == left, "the tail is back")  # noqa: B023
             produce(nodes[0], *bodies("later"))
             with Consumer(nodes[0].send, prefetch=1000) as consumer:
@@ -123,12 +123,12 @@ def test_a_lost_tail_comes_back_and_stays(directories: Iterator[Path], before: i
             nodes[2].kill(signal.SIGTERM)
             assert everything(nodes[:2]) == sorted(bodies("tail"))
             empty(nodes[:2])
-            # A node that was away since has the tail still; nobody remembers of each message that it was acknowledged.
+            # A node that was away since has the tail still; no node remembers of each message that it was acknowledged.
             until(lambda: states(nodes[0], before + COUNT), "it is kept")
             for node in nodes[:2]:
                 node.kill(signal.SIGTERM)
                 node.start()
-                until(lambda: all(node.figures()["nodes_alive"] == 2 for node in nodes[:2]), "they hear each other")
+                until(lambda: all(node.figures()["nodes_alive"] == 2 for node in nodes[:2]), "both are alive")
             nodes[2].start()
             whole(nodes)
             empty(nodes)
@@ -258,7 +258,7 @@ def test_a_directory_that_is_put_back_as_it_was_is_refused(tmp_path: Path, which
 
 @pytest.mark.fault
 def test_a_copy_of_a_node_that_ran_is_refused_where_others_have_what_was_stored_since(tmp_path: Path) -> None:
-    """Its incarnation is that of the directory that it is a copy of, so only the other nodes' records tell it apart."""
+    """Its incarnation is that of the directory that it is a copy of, so only other nodes' records distinguish it."""
     with cluster(tmp_path, "--replicas", "2", "--hard-sync") as nodes:
         produce(nodes[0], *bodies("old"))
         nodes[0].signal(signal.SIGSTOP)
@@ -282,7 +282,7 @@ def test_a_copy_of_a_node_that_ran_is_refused_where_others_have_what_was_stored_
 
 
 @pytest.mark.fault
-def test_a_directory_that_was_copied_is_told_and_costs_nothing(tmp_path: Path) -> None:
+def test_a_copied_directory_is_reported_and_loses_nothing(tmp_path: Path) -> None:
     with cluster(tmp_path, "--replicas", "1") as nodes:
         produce(nodes[0], *bodies("old"))
         consume(nodes[0], COUNT)
@@ -305,7 +305,7 @@ def test_a_directory_that_was_copied_is_told_and_costs_nothing(tmp_path: Path) -
         assert all("has a copy of the directory of" in node.log.read_text() for node in nodes)
 
 
-def test_what_was_acknowledged_in_an_owners_place_is_kept_by_all_who_were_told(tmp_path: Path) -> None:
+def test_remote_acks_are_kept_by_every_node_that_received_them(tmp_path: Path) -> None:
     """The node that announced it is gone when the owner is back, and the other one was restarted."""
     with cluster(tmp_path, "--replicas", "2", "--hard-sync") as nodes:
         produce(nodes[0], *bodies("m"))
@@ -313,10 +313,10 @@ def test_what_was_acknowledged_in_an_owners_place_is_kept_by_all_who_were_told(t
         nodes[0].kill()
         acknowledged = consume(nodes[1], COUNT - 5)
         have(nodes[1:], 5)
-        time.sleep(2 * TIMEOUT)  # no figure says that it has confirmed
+        time.sleep(2 * TIMEOUT)  # no counter shows that it has confirmed
         nodes[2].kill(signal.SIGTERM)
         nodes[2].start()
-        until(lambda: nodes[2].figures()["nodes_alive"] == 2, "it is heard again")
+        until(lambda: nodes[2].figures()["nodes_alive"] == 2, "it is alive again")
         nodes[1].kill()
         nodes[0].start()
         until(lambda: nodes[0].figures()["nodes_alive"] == 2, "the owner is back")

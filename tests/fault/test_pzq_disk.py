@@ -1,4 +1,4 @@
-"""A device on a disk that is full, fails, or has damage: each is said, and what can go on goes on."""
+"""A device on a disk that is full, fails, or has damage: each is reported, and what can go on goes on."""
 
 import json
 import os
@@ -104,7 +104,7 @@ def test_a_sync_that_fails_ends_all_acknowledging(tmp_path: Path) -> None:
         assert figures(device.endpoints["monitor"])["messages"] in (kept, kept + 1)
 
 
-def test_damaged_messages_are_passed_over_and_said(tmp_path: Path) -> None:
+def test_damaged_messages_are_passed_over_and_reported(tmp_path: Path) -> None:
     with closing(Device(tmp_path / "data", hard_sync=True)) as device:
         device.start()
         with raw(zmq.DEALER, device.endpoints["receive"]) as producer:

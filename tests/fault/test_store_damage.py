@@ -275,7 +275,7 @@ def test_a_damaged_row_costs_its_topic_alone(tmp_path: Path, kind: bytes) -> Non
         assert [topic.name for topic in offline.topics.values() if topic.id not in (jobs,)] == ["other"]
 
 
-def test_other_damaged_rows_are_told_to_whoever_asks_for_them(tmp_path: Path) -> None:
+def test_other_damaged_rows_are_reported_to_each_reader(tmp_path: Path) -> None:
     directory = tmp_path / "store"
     with Opened.on_disk(directory) as log:
         topic = log.make("t")

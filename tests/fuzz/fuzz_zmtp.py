@@ -1,9 +1,9 @@
-"""A coverage-guided fuzzer of what a stranger can say: greeting, commands, PLAIN, CURVE, and frames (`make fuzz`).
+"""A coverage-guided fuzzer of what a stranger can send: greeting, commands, PLAIN, CURVE, and frames (`make fuzz`).
 
-The first byte of an input says which parser gets the rest, so that one corpus serves all. A parser may refuse with the
+The first byte of an input selects the parser of the rest, so that one corpus serves all. A parser may refuse with the
 errors that belong to a peer; anything else is a finding, and so is a report of the sanitizer, a hang, and memory above
 the limit. Coverage guides it through the Python of `omq.zmtp`, and through the compiled core where that is built for it
-(OMQ_FUZZ). How many inputs each parser has heard is added to the file that FUZZ_COUNT names.
+(OMQ_FUZZ). How many inputs each parser got is added to the file that FUZZ_COUNT names.
 
     python tests/fuzz/fuzz_zmtp.py tests/fuzz/corpus -max_total_time=60 -rss_limit_mb=2048 -timeout=5
 """
@@ -50,7 +50,7 @@ def counted(path: Path) -> Callable[[bytes], None]:
 
 
 if __name__ == "__main__":
-    gc.freeze()  # what the imports have made stays: nobody looks through it again and again
+    gc.freeze()  # what the imports have made stays: the collector does not look through it again and again
     where = os.environ.get("FUZZ_COUNT")
     atheris.Setup(sys.argv, counted(Path(where)) if where else one_input)
     atheris.Fuzz()

@@ -1,4 +1,4 @@
-"""Writes the first corpus: what good peers say, behind the number of the target that hears it."""
+"""Writes the first corpus: what good peers send, after the number of the target that gets it."""
 
 from __future__ import annotations
 

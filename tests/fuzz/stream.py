@@ -61,9 +61,9 @@ Frames = Callable[[bytes], bytes]
 
 
 def feed_stream(data: bytes, codec: Codec | None, frames: Frames, *, framed: bool = False) -> None:
-    """Gives bytes to a connection; the first says how.
+    """Gives bytes to a connection; the first selects how.
 
-    It is cut where bit 1 to 5 say: what comes before came behind the handshake. With bit 0, or where *framed*, the rest
+    Bits 1 to 5 give the cut: what comes before came with the handshake. With bit 0, or where *framed*, the rest
     goes through *frames*. With bits 6 and 7 the connection has its own sockets, and the peer hangs up.
     """
     how = data[0] if data else 0
@@ -75,7 +75,7 @@ def feed_stream(data: bytes, codec: Codec | None, frames: Frames, *, framed: boo
         near, far = _pair()
         poller = Poller(None)
         try:
-            _hear(near.detach(), far, poller, wire, cut, codec, hang_up=True)
+            _receive(near.detach(), far, poller, wire, cut, codec, hang_up=True)
         finally:
             far.close()
             poller.close()
@@ -84,14 +84,14 @@ def feed_stream(data: bytes, codec: Codec | None, frames: Frames, *, framed: boo
         LINES.append(Line())
     line = LINES[0]
     try:
-        _hear(os.dup(line.near.fileno()), line.far, line.poller, wire, cut, codec)
+        _receive(os.dup(line.near.fileno()), line.far, line.poller, wire, cut, codec)
     finally:
         _drain(line.far)  # answers
         if len(wire) > cut:
             _drain(line.near)
 
 
-def _hear(
+def _receive(
     fd: int, far: socket.socket, poller: Poller, wire: bytes, cut: int, codec: Codec | None, hang_up: bool = False
 ) -> None:
     owner = Owner()

@@ -105,7 +105,7 @@ def records(data: bytes) -> None:
 
 
 def mended(data: bytes) -> bytes:
-    """Records out of anything: a byte says how long each is."""
+    """Records out of anything: a byte gives how long each is."""
     some = []
     while len(data) > 1:
         rest = data[1 : 2 + data[0]]

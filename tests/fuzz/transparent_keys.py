@@ -75,16 +75,16 @@ class Begun:
 
     Args:
         mechanism: What it speaks.
-        heard: What the peer has said so far, behind its greeting.
+        messages: What the peer has sent so far, after its greeting.
         through_glass: Whether its keys hide nothing.
     """
 
-    def __init__(self, mechanism: Mechanism, *heard: bytes, through_glass: bool = False) -> None:
+    def __init__(self, mechanism: Mechanism, *messages: bytes, through_glass: bool = False) -> None:
         self._through_glass = through_glass
         ours = Handshake(socket_type=SocketType.DEALER, mechanism=mechanism)
         ours.start()
         with glass() if through_glass else _nothing():
-            for data in (Greeting((3, 1), mechanism.name, False).encode(), *heard):
+            for data in (Greeting((3, 1), mechanism.name, False).encode(), *messages):
                 ours.receive(data)
         self._ours, self._mechanism = ours, mechanism
 
@@ -99,9 +99,9 @@ class Begun:
     def __call__(self, data: bytes) -> None:
         if self._through_glass:
             with glass():
-                hear(self.again(), data)
+                feed(self.again(), data)
         else:
-            hear(self.again(), data)
+            feed(self.again(), data)
 
 
 @contextmanager
@@ -109,7 +109,7 @@ def _nothing() -> Any:
     yield
 
 
-def hear(ours: Handshake, data: bytes) -> None:
+def feed(ours: Handshake, data: bytes) -> None:
     """Gives bytes to a handshake, in pieces of the input's own choice."""
     first = data[0] if data else 0
     piece = max(1 + first, len(data) // PIECES) if first & 1 else len(data) + 1
@@ -130,6 +130,6 @@ def whole(make: Callable[[], Mechanism]) -> Callable[[bytes], None]:
     def target(data: bytes) -> None:
         ours = Handshake(socket_type=SocketType.DEALER, mechanism=make())
         ours.start()
-        hear(ours, data)
+        feed(ours, data)
 
     return target

@@ -56,7 +56,7 @@ def frames(data: bytes, *, masked: bool, cipher: CurveCipher | None = None) -> b
 
 
 def traffic(data: bytes, key: Secret | None) -> None:
-    """The first octet says which side the connection is; the rest is as `feed_stream` takes it."""
+    """The first octet selects which side the connection is; the rest is as `feed_stream` takes it."""
     as_client = bool(data[:1] < b"\x80")
     codec, theirs = WebSocketCodec(as_client=as_client), None
     if key is not None:
@@ -66,7 +66,7 @@ def traffic(data: bytes, key: Secret | None) -> None:
 
 
 def _portions(data: bytes) -> list[bytes]:
-    """The input after its first octet, which says how much of it comes at once."""
+    """The input after its first octet, which selects how much of it comes at once."""
     piece = max(1 + data[0], len(data) // transparent_keys.PIECES) if data[:1] and data[0] & 1 else len(data) + 1
     return [data[at : at + piece] for at in range(1, len(data), piece)]
 
@@ -136,7 +136,7 @@ NO_MECHANISM = len(MECHANISMS)
 
 
 def handshake(data: bytes) -> None:
-    """The first octet names the mechanism and our side, and says whether the rest is raw (bit 6)."""
+    """The first octet names the mechanism and our side, and selects whether the rest is raw (bit 6)."""
     how = data[0] if data else 0
     as_client, number = bool(how & 0x80), how % 8 % (NO_MECHANISM + 1)
     mechanism = (MECHANISMS[number] if number < NO_MECHANISM else Null)()

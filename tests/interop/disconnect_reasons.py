@@ -18,7 +18,7 @@ from tests.support.raw_zmtp import COMMAND, LONG, header
 EVENT_TIMEOUT_S = 10.0  # seconds for any one event
 COMMAND_LIMIT = 65 * 1024  # bytes of a handshake's command that are waited for
 
-#: The error behind each category. A peer that is "refused" says so itself, and no narrower name fits.
+#: The error behind each category. A peer that is "refused" reports it itself, and no narrower name fits.
 NAMES: dict[HandshakeFailure, type[BaseException] | tuple[type[BaseException], ...]] = {
     HandshakeFailure.MECHANISM: errors.MechanismError,
     HandshakeFailure.PROTOCOL: errors.RemoteProtocolError,
@@ -76,49 +76,49 @@ async def verdicts(socket: Any) -> AsyncIterator[DisconnectReasons]:
         yield DisconnectReasons(monitor)
 
 
-def ends_by_itself(says: bytes) -> bool:
+def ends_by_itself(sent: bytes) -> bool:
     """Returns whether spoilt bytes of one command end a handshake by RFC 23's framing; if not, omq waits for more."""
-    if not says:
+    if not sent:
         return False
-    if says[0] & ~(LONG | COMMAND) or not says[0] & COMMAND:
+    if sent[0] & ~(LONG | COMMAND) or not sent[0] & COMMAND:
         return True
-    head = 9 if says[0] & LONG else 2
-    if len(says) < head:
+    head = 9 if sent[0] & LONG else 2
+    if len(sent) < head:
         return False
-    size = int.from_bytes(says[1:head], "big")
-    return size > COMMAND_LIMIT or len(says) >= head + size
+    size = int.from_bytes(sent[1:head], "big")
+    return size > COMMAND_LIMIT or len(sent) >= head + size
 
 
-def judged(says: bytes) -> HandshakeFailure:
+def judged(sent: bytes) -> HandshakeFailure:
     """Returns how a handshake ends when a peer sends this spoilt command, and hangs up."""
-    return HandshakeFailure.PROTOCOL if ends_by_itself(says) else HandshakeFailure.HUNG_UP
+    return HandshakeFailure.PROTOCOL if ends_by_itself(sent) else HandshakeFailure.HUNG_UP
 
 
-def body_of(says: bytes) -> bytes:
+def body_of(sent: bytes) -> bytes:
     """The body of a command's frame."""
-    return says[9:] if says[0] & LONG else says[2:]
+    return sent[9:] if sent[0] & LONG else sent[2:]
 
 
-def flipped(says: bytes) -> Iterator[bytes]:
+def flipped(sent: bytes) -> Iterator[bytes]:
     """Each byte changed by one bit."""
-    for at in range(len(says)):
-        yield says[:at] + bytes([says[at] ^ 1 << at % 8]) + says[at + 1 :]
+    for at in range(len(sent)):
+        yield sent[:at] + bytes([sent[at] ^ 1 << at % 8]) + sent[at + 1 :]
 
 
-def cut(says: bytes) -> Iterator[bytes]:
+def cut(sent: bytes) -> Iterator[bytes]:
     """The body at each length, in a frame that announces it; and the frame at each length."""
-    body = body_of(says)
+    body = body_of(sent)
     name = 1 + body[0]
     for size in range(name, len(body)):
         short = bytes((COMMAND, size)) if size < 256 else header(size, COMMAND)
         yield short + body[:size]
-    for size in range(len(says)):
-        yield says[:size]
+    for size in range(len(sent)):
+        yield sent[:size]
 
 
-def renamed(says: bytes, spoilt: bytes, name: bytes) -> bool:
+def renamed(sent: bytes, spoilt: bytes, name: bytes) -> bool:
     """Returns whether they differ only in the case of a property's name, which means nothing (RFC 23, Metadata)."""
-    at = says.index(name)
+    at = sent.index(name)
     end = at + len(name)
-    same = says[:at] == spoilt[:at] and says[end:] == spoilt[end:]
+    same = sent[:at] == spoilt[:at] and sent[end:] == spoilt[end:]
     return same and spoilt[at:end].lower() == name.lower()

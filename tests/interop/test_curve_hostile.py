@@ -29,7 +29,7 @@ GREETING = 64  # octets
 STEPS = ["HELLO", "INITIATE"]
 NAMED = "does not allow it|without a proper name"
 
-#: A body's fields, their octets, and what is said of one that was altered (RFC 26, The HELLO and The INITIATE Command).
+#: A body's fields, their octets, and the report of an altered one (RFC 26, The HELLO and The INITIATE Command).
 FIELDS: dict[str, list[tuple[int, str]]] = {
     "HELLO": [
         (6, NAMED),
@@ -45,25 +45,25 @@ FIELDS: dict[str, list[tuple[int, str]]] = {
         (10_000, "an INITIATE that does not open"),
     ],
 }
-#: What is said of data that are too short, up to how many octets.
+#: What is reported of data that are too short, up to how many octets.
 SHORT = {"HELLO": (194, "instead of 194"), "INITIATE": (248, "at least 248")}
 
-#: Spoilt bytes, how the handshake ends, and what is said of it.
+#: Spoilt bytes, how the handshake ends, and what is reported of it.
 Case = tuple[bytes, HandshakeFailure, str]
 
 
-def altered(step: str, says: bytes) -> Iterator[Case]:
+def altered(step: str, sent: bytes) -> Iterator[Case]:
     """Each byte changed."""
-    head = len(says) - len(body_of(says))
+    head = len(sent) - len(body_of(sent))
     fields = [reason for size, reason in FIELDS[step] for _ in range(size)]
-    for at, spoilt in enumerate(flipped(says)):
+    for at, spoilt in enumerate(flipped(sent)):
         yield spoilt, judged(spoilt), "" if at < head else fields[at - head]
 
 
-def shortened(step: str, says: bytes) -> Iterator[Case]:
+def shortened(step: str, sent: bytes) -> Iterator[Case]:
     """The command with data of each length, and the frame cut off at each length by a stranger who hangs up."""
     least, reason = SHORT[step]
-    for spoilt in cut(says):
+    for spoilt in cut(sent):
         if not ends_by_itself(spoilt):
             yield spoilt, HandshakeFailure.HUNG_UP, ""
         elif len(body_of(spoilt)) - 1 - len(step) < least:
@@ -82,12 +82,12 @@ class Stranger:
         self.handshake = Handshake(socket_type=SocketType.PUSH, mechanism=client, properties=properties)
 
     async def until(self, step: str) -> bytes:
-        """Says all that comes before a command, and gives that command's frame."""
+        """Sends all that comes before a command, and gives that command's frame."""
         await self.peer.send(self.handshake.start())
-        says = self.handshake.receive(await self.peer.read(GREETING))
+        sent = self.handshake.receive(await self.peer.read(GREETING))
         if step == "HELLO":
-            return says
-        await self.peer.send(says)
+            return sent
+        await self.peer.send(sent)
         return self.handshake.receive(await self.answer(b"WELCOME"))
 
     async def finish(self) -> None:
@@ -103,26 +103,26 @@ class Stranger:
 
 
 class Server:
-    """A server of CURVE, what it says of its handshakes, and a proof that the next client is served."""
+    """A server of CURVE, what it reports of its handshakes, and a proof that the next client is served."""
 
-    def __init__(self, pull: Any, said: DisconnectReasons) -> None:
+    def __init__(self, pull: Any, reported: DisconnectReasons) -> None:
         self.pull = pull
-        self.said = said
+        self.reported = reported
         self.endpoint: str = pull.endpoints[0]
 
     async def next_client(self) -> None:
         async with omq.PUSH(connect=self.endpoint, security=omq.CurveClient(SERVER_PUBLIC)) as push:
             await push.send(b"good", timeout=5)
             assert await self.pull.recv(timeout=5) == b"good"
-            await self.said.succeeded()
+            await self.reported.succeeded()
 
 
 @asynccontextmanager
 async def serving(fresh: Fresh, **options: Any) -> AsyncIterator[Server]:
     """A server; at its end nothing but what the good clients sent has arrived."""
     async with omq.PULL(bind=fresh("tcp"), linger=0, security=omq.CurveServer(SERVER_SECRET), **options) as pull:
-        async with verdicts(pull) as said:
-            yield Server(pull, said)
+        async with verdicts(pull) as reported:
+            yield Server(pull, reported)
         assert not await pull.poll(timeout=0)
 
 
@@ -135,13 +135,13 @@ async def test_each_byte_and_each_length(fresh: Fresh, step: str, spoil: Any, qu
     async with serving(fresh) as server:
         while True:
             async with dialled(server.endpoint) as peer:
-                says = await Stranger(peer).until(step)
-                cases = list(spoil(step, says))
+                sent = await Stranger(peer).until(step)
+                cases = list(spoil(step, sent))
                 spoilt, category, reason = cases[number]
                 await peer.send(spoilt)
                 if category is HandshakeFailure.PROTOCOL:
                     await peer.ended()
-            await server.said.failed(category, reason)
+            await server.reported.failed(category, reason)
             await server.next_client()
             number += 4
             if number >= len(cases):
@@ -149,19 +149,19 @@ async def test_each_byte_and_each_length(fresh: Fresh, step: str, spoil: Any, qu
     assert number > 200
 
 
-def said_twice(says: bytes, recorded: bytes) -> bytes:
-    return says + says
+def sent_twice(sent: bytes, recorded: bytes) -> bytes:
+    return sent + sent
 
 
-def recorded_elsewhere(says: bytes, recorded: bytes) -> bytes:
+def recorded_elsewhere(sent: bytes, recorded: bytes) -> bytes:
     return recorded
 
 
 def instead(frame: bytes) -> Callable[[bytes, bytes], bytes]:
-    return lambda says, recorded: frame
+    return lambda sent, recorded: frame
 
 
-#: Where, what is said there, and what that is called.
+#: Where, what is sent there, and what that is called.
 OUT_OF_PLACE: dict[str, tuple[str, Callable[[bytes, bytes], bytes], str]] = {
     "INITIATE-of-another-first": ("HELLO", recorded_elsewhere, "'INITIATE' where CURVE does not allow it"),
     "WELCOME-from-a-client": ("HELLO", instead(encode_command(b"WELCOME", bytes(160))), "'WELCOME' where"),
@@ -169,7 +169,7 @@ OUT_OF_PLACE: dict[str, tuple[str, Callable[[bytes, bytes], bytes], str]] = {
     "ERROR-from-a-client": ("HELLO", instead(encode_command(b"ERROR", b"\x03400")), "'ERROR' where"),
     "a-MESSAGE-first": ("HELLO", instead(encode_command(b"MESSAGE", bytes(40))), "'MESSAGE' where"),
     "a-message-in-the-clear": ("HELLO", instead(frame(b"evil")), "a message before the handshake is done"),
-    "HELLO-twice": ("HELLO", said_twice, "'HELLO' where CURVE does not allow it"),
+    "HELLO-twice": ("HELLO", sent_twice, "'HELLO' where CURVE does not allow it"),
     "INITIATE-replayed": ("INITIATE", recorded_elsewhere, "the cookie of another connection: replayed"),
     "HELLO-late": ("INITIATE", instead(encode_command(b"HELLO", bytes(194))), "'HELLO' where"),
     "WELCOME-late": ("INITIATE", instead(encode_command(b"WELCOME", bytes(160))), "'WELCOME' where"),
@@ -186,11 +186,11 @@ async def test_replayed_reordered_and_in_the_wrong_role(fresh: Fresh, case: str)
     async with serving(fresh) as server:
         async with dialled(server.endpoint) as peer:
             recorded = await Stranger(peer).until("INITIATE")
-        await server.said.failed(HandshakeFailure.HUNG_UP, "it did not accept WELCOME|reset")
+        await server.reported.failed(HandshakeFailure.HUNG_UP, "it did not accept WELCOME|reset")
         async with dialled(server.endpoint) as peer:
             await peer.send(spoil(await Stranger(peer).until(step), recorded))
             await peer.ended()
-        await server.said.failed(HandshakeFailure.PROTOCOL, reason)
+        await server.reported.failed(HandshakeFailure.PROTOCOL, reason)
         await server.next_client()
 
 
@@ -200,14 +200,14 @@ async def test_an_initiate_replayed_where_traffic_flows(fresh: Fresh, at_once: b
     async with serving(fresh) as server:
         async with dialled(server.endpoint) as peer:
             stranger = Stranger(peer)
-            says = await stranger.until("INITIATE")
-            await peer.send(says * 2 if at_once else says)
+            sent = await stranger.until("INITIATE")
+            await peer.send(sent * 2 if at_once else sent)
             if not at_once:
                 await stranger.answer(b"READY")
-                await peer.send(says)
+                await peer.send(sent)
             await peer.ended()
-        await server.said.succeeded()
-        await server.said.lost("a frame that is not a MESSAGE command")
+        await server.reported.succeeded()
+        await server.reported.lost("a frame that is not a MESSAGE command")
         await server.next_client()
 
 
@@ -224,8 +224,8 @@ async def test_a_message_that_comes_twice_or_too_late_1189(fresh: Fresh, late: b
             await peer.send(second + first if late else first + first)
             await peer.ended()
         assert await server.pull.recv(timeout=5) == (b"second" if late else b"first")
-        await server.said.succeeded()
-        await server.said.lost("a MESSAGE whose nonce is not above the last one's: replayed or reordered")
+        await server.reported.succeeded()
+        await server.reported.lost("a MESSAGE whose nonce is not above the last one's: replayed or reordered")
         await server.next_client()
 
 
@@ -237,25 +237,25 @@ async def test_an_initiate_with_many_metadata_is_read_cve_2019_13132(fresh: Fres
         async with dialled(server.endpoint) as peer:
             stranger = Stranger(peer, {b"X-many": b"m" * size})
             await stranger.finish()
-            found = (await server.said.succeeded()).peer
+            found = (await server.reported.succeeded()).peer
             assert found is not None
             assert found.properties[b"x-many"] == b"m" * size
         await server.next_client()
 
 
-@pytest.mark.parametrize("said", ["nothing", "greeting", "HELLO", "INITIATE"])
+@pytest.mark.parametrize("part", ["nothing", "greeting", "HELLO", "INITIATE"])
 @on_uvloop
-async def test_a_reset_in_the_middle(fresh: Fresh, said: str) -> None:
+async def test_a_reset_in_the_middle(fresh: Fresh, part: str) -> None:
     async with serving(fresh) as server:
         for _ in range(10):
             async with dialled(server.endpoint) as peer:
-                if said == "nothing":
+                if part == "nothing":
                     await peer.read(GREETING)  # a reset before that may come before the connection is accepted
-                elif said == "greeting":
+                elif part == "greeting":
                     await peer.send(greeting(mechanism=b"CURVE"))
                     await peer.read(GREETING)
                 else:
-                    await peer.send((await Stranger(peer).until(said))[:-1])
+                    await peer.send((await Stranger(peer).until(part))[:-1])
                 peer.reset()
-            await server.said.failed(HandshakeFailure.HUNG_UP)
+            await server.reported.failed(HandshakeFailure.HUNG_UP)
             await server.next_client()

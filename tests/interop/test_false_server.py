@@ -43,7 +43,7 @@ CLIENTS: dict[str, dict[str, Any]] = {
 }
 NAMED = "does not allow it|without a proper name"
 
-#: Spoilt bytes, how the handshake ends (`None`: well), and what is said of it.
+#: Spoilt bytes, how the handshake ends (`None`: well), and what is reported of it.
 Case = tuple[bytes, HandshakeFailure | None, str]
 
 
@@ -54,20 +54,20 @@ def reason_for(mechanism: str, step: str) -> str:
     return "metadata|cannot name a property|socket type|incompatible"
 
 
-def altered(mechanism: str, step: str, says: bytes) -> Iterator[Case]:
+def altered(mechanism: str, step: str, sent: bytes) -> Iterator[Case]:
     """Each byte changed."""
-    head = len(says) - len(body_of(says))
-    for at, spoilt in enumerate(flipped(says)):
-        if mechanism != "CURVE" and step == "READY" and renamed(says, spoilt, b"Socket-Type"):
+    head = len(sent) - len(body_of(sent))
+    for at, spoilt in enumerate(flipped(sent)):
+        if mechanism != "CURVE" and step == "READY" and renamed(sent, spoilt, b"Socket-Type"):
             yield spoilt, None, ""
             continue
         in_name = head <= at <= head + len(step)
         yield spoilt, judged(spoilt), NAMED if in_name else reason_for(mechanism, step) if at >= head else ""
 
 
-def shortened(mechanism: str, step: str, says: bytes) -> Iterator[Case]:
+def shortened(mechanism: str, step: str, sent: bytes) -> Iterator[Case]:
     """The command with data of each length, and the frame cut off at each length by a server that hangs up."""
-    for spoilt in cut(says):
+    for spoilt in cut(sent):
         end = judged(spoilt)
         reason = ""
         if end is _Failure.PROTOCOL:
@@ -114,11 +114,11 @@ class FalseServer:
         while not ours.done:
             data = await reader.read(4096)
             assert data, "the client hangs up on a good server"
-            says = ours.receive(data)
+            sent = ours.receive(data)
             if ours.question is not None:
-                says += ours.answer()
-            if self._served and self._step.encode() in says:
-                cases = list(self._spoil(self._mechanism, self._step, says))
+                sent += ours.answer()
+            if self._served and self._step.encode() in sent:
+                cases = list(self._spoil(self._mechanism, self._step, sent))
                 self._count = len(cases)
                 spoilt, end, reason = cases[self._number]
                 writer.write(spoilt)
@@ -127,20 +127,20 @@ class FalseServer:
                 if end is _Failure.PROTOCOL:
                     await self._ended(reader)
                 return
-            writer.write(says)
+            writer.write(sent)
         self._served = True
         self._number += 1
         if self._number == self._count:
             self.spoilt.put_nowait(False)
 
     async def _ended(self, reader: asyncio.StreamReader) -> None:
-        said = b""
+        output = b""
         with contextlib.suppress(ConnectionError):
-            said = await reader.read()
-        # NULL says its READY whatever comes; who does not like our metadata says what is wrong with them.
-        fine = said == b"" or self._mechanism == "NULL"
-        fine |= (self._mechanism, self._step) == ("PLAIN", "READY") and said[2:8] == b"\x05ERROR"
-        assert fine, f"it goes on with a spoilt handshake: {said!r}"
+            output = await reader.read()
+        # NULL sends its READY whatever comes; a peer that refuses our metadata reports why.
+        fine = output == b"" or self._mechanism == "NULL"
+        fine |= (self._mechanism, self._step) == ("PLAIN", "READY") and output[2:8] == b"\x05ERROR"
+        assert fine, f"it goes on with a spoilt handshake: {output!r}"
 
 
 @pytest.mark.parametrize("spoil", [altered, shortened])
@@ -156,16 +156,16 @@ async def test_a_client_dials_again_after_each_bad_answer(mechanism: str, step: 
     try:
         async with (
             omq.PUSH(linger=0, reconnect_interval=0.001, **CLIENTS[mechanism]) as push,
-            verdicts(push) as said,
+            verdicts(push) as reported,
         ):
             push.connect(f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}")
             while expected := await false.spoilt.get():
                 end, reason = expected
                 if end is None:
-                    await said.succeeded()
+                    await reported.succeeded()
                 else:
-                    await said.failed(end, reason)
-                await said.succeeded()
+                    await reported.failed(end, reason)
+                await reported.succeeded()
                 count += 1
             assert false.complaint is None, false.complaint
     finally:
@@ -188,7 +188,7 @@ HELLO = command(b"HELLO", b"\x01u\x01p")
 REFUSED = (_Failure.REFUSED, "the peer refused the handshake: 'no!'")
 DENIED = (_Failure.AUTHENTICATION, "the peer refused the handshake: '400'")
 
-#: What a server says after its greeting, and how that ends.
+#: What a server sends after its greeting, and how that ends.
 OUT_OF_PLACE: dict[str, tuple[str, bytes, tuple[HandshakeFailure, str]]] = {
     "NULL-greeting-twice": ("NULL", greeting(), (_Failure.PROTOCOL, "not a ZMTP frame header")),
     "NULL-HELLO": ("NULL", HELLO, (_Failure.PROTOCOL, "'HELLO' where NULL does not allow it")),
@@ -236,18 +236,18 @@ OUT_OF_PLACE: dict[str, tuple[str, bytes, tuple[HandshakeFailure, str]]] = {
 @pytest.mark.parametrize("case", OUT_OF_PLACE)
 @on_uvloop
 async def test_replayed_reordered_and_in_the_wrong_role(case: str) -> None:
-    mechanism, says, (end, reason) = OUT_OF_PLACE[case]
+    mechanism, sent, (end, reason) = OUT_OF_PLACE[case]
     async with (
         listening() as listener,
         omq.PUSH(linger=0, reconnect_interval=0.001, **CLIENTS[mechanism]) as push,
-        verdicts(push) as said,
+        verdicts(push) as reported,
     ):
         push.connect(listener.endpoint)
-        for _ in range(2):  # it dials again, and is told again
+        for _ in range(2):  # it dials again, and is refused again
             server = await listener.accept()
-            await server.send(greeting(mechanism=mechanism.encode()) + says)
+            await server.send(greeting(mechanism=mechanism.encode()) + sent)
             await server.ended()
-            event = await said.failed(end, reason)
+            event = await reported.failed(end, reason)
             assert (event.endpoint, event.mechanism) == (listener.endpoint, mechanism)
 
 
@@ -258,24 +258,24 @@ async def test_a_weaker_mechanism_gets_nothing_of_a_client_cve_2014_7202(ours: s
     async with (
         listening() as listener,
         omq.PUSH(linger=0, reconnect_interval=None, **CLIENTS[ours]) as push,
-        verdicts(push) as said,
+        verdicts(push) as reported,
     ):
         await push.send(b"secret")
         push.connect(listener.endpoint)
         server = await listener.accept()
         first = command(b"WELCOME") if weaker == "PLAIN" else ready("PULL")
         await server.send(greeting(mechanism=weaker.encode()) + first)
-        told = await server.ended()
-        assert told[:12] == greeting()[:12]
-        assert told[12:32].rstrip(b"\0").decode() == ours
-        assert len(told) == GREETING
-        await said.failed(_Failure.MECHANISM, f"the peer's mechanism is {weaker}, ours is {ours}")
+        received = await server.ended()
+        assert received[:12] == greeting()[:12]
+        assert received[12:32].rstrip(b"\0").decode() == ours
+        assert len(received) == GREETING
+        await reported.failed(_Failure.MECHANISM, f"the peer's mechanism is {weaker}, ours is {ours}")
 
 
 @pytest.mark.parametrize("mechanism", CLIENTS)
-@pytest.mark.parametrize("said_first", [0, 11, GREETING], ids=["nothing", "part-of-a-greeting", "greeting"])
+@pytest.mark.parametrize("sent_first", [0, 11, GREETING], ids=["nothing", "part-of-a-greeting", "greeting"])
 @on_uvloop
-async def test_a_server_that_falls_silent(mechanism: str, said_first: int) -> None:
+async def test_a_server_that_falls_silent(mechanism: str, sent_first: int) -> None:
     """stream_timeout, the other side: connected, then disconnected, and dialled again."""
     timeout = {"handshake_timeout": 0.05, "reconnect_interval": 0.001}
     async with (
@@ -285,7 +285,7 @@ async def test_a_server_that_falls_silent(mechanism: str, said_first: int) -> No
     ):
         push.connect(listener.endpoint)
         server = await listener.accept()
-        await server.send(greeting(mechanism=mechanism.encode())[:said_first])
+        await server.send(greeting(mechanism=mechanism.encode())[:sent_first])
         await server.ended()
         events = [await monitor.recv(timeout=5) for _ in range(5)]
         order = ["connect_delayed", "connected", "handshake_failed", "disconnected", "connect_retried"]
@@ -301,7 +301,7 @@ async def test_a_good_server_by_hand_is_taken() -> None:
     async with (
         listening() as listener,
         omq.PUSH(linger=0, **CLIENTS["PLAIN"]) as push,
-        verdicts(push) as said,
+        verdicts(push) as reported,
     ):
         push.connect(listener.endpoint)
         server = await listener.accept()
@@ -311,4 +311,4 @@ async def test_a_good_server_by_hand_is_taken() -> None:
         await server.send(command(b"WELCOME"))
         assert (await server.frame())[1].startswith(b"\x08INITIATE")
         await server.send(ready("PULL"))
-        await said.succeeded()
+        await reported.succeeded()

@@ -23,22 +23,22 @@ from tests.support.raw_zmtp import COMMAND, RawPeer, command, dialled, frame, gr
 _Failure = HandshakeFailure
 GREETING = 64  # octets
 METADATA = properties((b"Socket-Type", b"PUSH"))
-SAYS = {
+COMMANDS = {
     ("NULL", "READY"): ready("PUSH"),
     ("PLAIN", "HELLO"): command(b"HELLO", b"\x04user\x04word"),
     ("PLAIN", "INITIATE"): command(b"INITIATE", METADATA),
 }
-EACH = pytest.mark.parametrize(("mechanism", "step"), SAYS, ids=lambda name: str(name))
+EACH = pytest.mark.parametrize(("mechanism", "step"), COMMANDS, ids=lambda name: str(name))
 NOT_ALLOWED = "does not allow it|without a proper name"
 METADATA_OR_TYPE = "metadata|cannot name a property|socket type"
 
 
 class Server:
-    """A server of a mechanism, what it says of its handshakes, and a proof that the next client is served."""
+    """A server of a mechanism, what it reports of its handshakes, and a proof that the next client is served."""
 
-    def __init__(self, pull: Any, said: DisconnectReasons, mechanism: str) -> None:
+    def __init__(self, pull: Any, reported: DisconnectReasons, mechanism: str) -> None:
         self.pull = pull
-        self.said = said
+        self.reported = reported
         self.endpoint: str = pull.endpoints[0]
         self._client = {} if mechanism == "NULL" else {"security": omq.PlainClient("user", "word")}
 
@@ -46,7 +46,7 @@ class Server:
         async with omq.PUSH(connect=self.endpoint, **self._client) as push:
             await push.send(b"good", timeout=5)
             assert await self.pull.recv(timeout=5) == b"good"
-            await self.said.succeeded()
+            await self.reported.succeeded()
 
 
 @asynccontextmanager
@@ -54,17 +54,17 @@ async def serving(fresh: Fresh, mechanism: str) -> AsyncIterator[Server]:
     """A server; at its end nothing but what the good clients sent has arrived."""
     security = {} if mechanism == "NULL" else {"security": omq.PlainServer({"user": "word"})}
     async with omq.PULL(bind=fresh("tcp"), linger=0, **security) as pull:
-        async with verdicts(pull) as said:
-            yield Server(pull, said, mechanism)
+        async with verdicts(pull) as reported:
+            yield Server(pull, reported, mechanism)
         assert not await pull.poll(timeout=0)
 
 
 async def until(peer: RawPeer, mechanism: str, step: str) -> None:
-    """Says all that comes before a command."""
+    """Sends all that comes before a command."""
     await peer.send(greeting(mechanism=mechanism.encode()))
     await peer.read(GREETING)
     if step == "INITIATE":
-        await peer.send(SAYS["PLAIN", "HELLO"])
+        await peer.send(COMMANDS["PLAIN", "HELLO"])
         assert await peer.frame() == (COMMAND, b"\x07WELCOME")
     elif step == "READY":
         await peer.frame()
@@ -101,16 +101,16 @@ async def test_each_bit_of_the_greeting(fresh: Fresh, mechanism: str) -> None:
             spoilt = good[:at] + bytes([good[at] ^ 1 << bit % 8]) + good[at + 1 :]
             end = greeted(spoilt, mechanism.encode())
             async with dialled(server.endpoint) as peer:
-                await peer.send(spoilt + SAYS[mechanism, first])
+                await peer.send(spoilt + COMMANDS[mechanism, first])
                 if end is None:
                     await peer.read(GREETING)
                     if mechanism == "PLAIN":
                         assert await peer.frame() == (COMMAND, b"\x07WELCOME")
-                        await peer.send(SAYS["PLAIN", "INITIATE"])
-                    await server.said.succeeded()
+                        await peer.send(COMMANDS["PLAIN", "INITIATE"])
+                    await server.reported.succeeded()
                 else:
                     await peer.ended()
-                    await server.said.failed(end, REFUSALS[end])
+                    await server.reported.failed(end, REFUSALS[end])
             ends.append(end)
             if bit % 16 == 0:
                 await server.next_client()
@@ -124,14 +124,14 @@ async def test_each_length_of_the_greeting(fresh: Fresh, mechanism: str) -> None
     security = {"security": omq.CurveServer(omq.curve_keypair()[1])} if mechanism == "CURVE" else {}
     if mechanism == "PLAIN":
         security = {"security": omq.PlainServer({})}
-    async with omq.PULL(bind=fresh("tcp"), linger=0, **security) as pull, verdicts(pull) as said:
+    async with omq.PULL(bind=fresh("tcp"), linger=0, **security) as pull, verdicts(pull) as reported:
         for size in range(GREETING):
             async with dialled(pull.endpoints[0]) as peer:
                 await peer.read(GREETING)
                 await peer.send(greeting(mechanism=mechanism.encode())[:size])
-            # Who says nothing at all may be no peer, unless one was awaited who could have another mechanism.
+            # A side that sends nothing may not be a peer, unless one was awaited that could have another mechanism.
             hint = f": it may have another mechanism than {mechanism}" if security or size else "$"
-            event = await said.failed(_Failure.HUNG_UP, "during the handshake" + hint)
+            event = await reported.failed(_Failure.HUNG_UP, "during the handshake" + hint)
             assert (event.endpoint, event.mechanism) == (pull.endpoints[0], mechanism)
 
 
@@ -148,22 +148,22 @@ def reason_at(step: str, at: int) -> str:
     return "the peer was refused: '400'" if in_credentials else "ends inside a field|surplus bytes"
 
 
-def altered(step: str, says: bytes) -> Iterator[tuple[bytes, HandshakeFailure | None, str]]:
+def altered(step: str, sent: bytes) -> Iterator[tuple[bytes, HandshakeFailure | None, str]]:
     """Each byte changed."""
-    head = len(says) - len(body_of(says))
-    for at, spoilt in enumerate(flipped(says)):
+    head = len(sent) - len(body_of(sent))
+    for at, spoilt in enumerate(flipped(sent)):
         end: HandshakeFailure | None = judged(spoilt)
         reason = reason_at(step, at - head) if at >= head else ""
         if "was refused" in reason:
             end = _Failure.AUTHENTICATION
-        if step != "HELLO" and renamed(says, spoilt, b"Socket-Type"):
+        if step != "HELLO" and renamed(sent, spoilt, b"Socket-Type"):
             end = None
         yield spoilt, end, reason
 
 
-def shortened(step: str, says: bytes) -> Iterator[tuple[bytes, HandshakeFailure | None, str]]:
+def shortened(step: str, sent: bytes) -> Iterator[tuple[bytes, HandshakeFailure | None, str]]:
     """The command with data of each length, and the frame cut off at each length by a stranger who hangs up."""
-    for spoilt in cut(says):
+    for spoilt in cut(sent):
         end = judged(spoilt)
         reason = "ends inside a field" if step == "HELLO" else METADATA_OR_TYPE
         yield spoilt, end, reason if end is _Failure.PROTOCOL else ""
@@ -173,33 +173,33 @@ def shortened(step: str, says: bytes) -> Iterator[tuple[bytes, HandshakeFailure 
 @pytest.mark.parametrize("spoil", [altered, shortened])
 @on_uvloop
 async def test_each_byte_and_each_length(fresh: Fresh, mechanism: str, step: str, spoil: Any) -> None:
-    cases = list(spoil(step, SAYS[mechanism, step]))
+    cases = list(spoil(step, COMMANDS[mechanism, step]))
     async with serving(fresh, mechanism) as server:
         for spoilt, end, reason in cases:
             async with dialled(server.endpoint) as peer:
                 await until(peer, mechanism, step)
                 await peer.send(spoilt)
                 if end is None:
-                    await server.said.succeeded()
+                    await server.reported.succeeded()
                 elif end is not _Failure.HUNG_UP:
                     await peer.ended()
             if end is not None:
-                await server.said.failed(end, reason)
+                await server.reported.failed(end, reason)
             await server.next_client()
     assert len(cases) > 15
 
 
-#: Where, what is said there, and what that is called.
+#: Where, what is sent there, and what that is called.
 OUT_OF_PLACE: dict[str, tuple[str, str, bytes, str]] = {
     "NULL-greeting-twice": ("NULL", "READY", greeting(), "not a ZMTP frame header"),
     "NULL-a-message-first": ("NULL", "READY", frame(b"evil") + ready("PUSH"), "a message before the handshake is done"),
-    "NULL-HELLO": ("NULL", "READY", SAYS["PLAIN", "HELLO"], "'HELLO' where NULL does not allow it"),
+    "NULL-HELLO": ("NULL", "READY", COMMANDS["PLAIN", "HELLO"], "'HELLO' where NULL does not allow it"),
     "NULL-WELCOME": ("NULL", "READY", command(b"WELCOME"), "'WELCOME' where NULL does not allow it"),
-    "NULL-INITIATE": ("NULL", "READY", SAYS["PLAIN", "INITIATE"], "'INITIATE' where NULL does not allow it"),
+    "NULL-INITIATE": ("NULL", "READY", COMMANDS["PLAIN", "INITIATE"], "'INITIATE' where NULL does not allow it"),
     "NULL-PING": ("NULL", "READY", command(b"PING", b"\0\0"), "'PING' where NULL does not allow it"),
-    "PLAIN-INITIATE-first": ("PLAIN", "HELLO", SAYS["PLAIN", "INITIATE"], "'INITIATE' where PLAIN .*HELLO_AWAITED"),
-    "PLAIN-HELLO-twice": ("PLAIN", "HELLO", SAYS["PLAIN", "HELLO"] * 2, "'HELLO' where PLAIN .*INITIATE_AWAITED"),
-    "PLAIN-HELLO-again": ("PLAIN", "INITIATE", SAYS["PLAIN", "HELLO"], "'HELLO' where PLAIN .*INITIATE_AWAITED"),
+    "PLAIN-INITIATE-first": ("PLAIN", "HELLO", COMMANDS["PLAIN", "INITIATE"], "'INITIATE' where PLAIN .*HELLO_AWAITED"),
+    "PLAIN-HELLO-twice": ("PLAIN", "HELLO", COMMANDS["PLAIN", "HELLO"] * 2, "'HELLO' where PLAIN .*INITIATE_AWAITED"),
+    "PLAIN-HELLO-again": ("PLAIN", "INITIATE", COMMANDS["PLAIN", "HELLO"], "'HELLO' where PLAIN .*INITIATE_AWAITED"),
     "PLAIN-WELCOME": ("PLAIN", "HELLO", command(b"WELCOME"), "'WELCOME' where PLAIN does not allow it"),
     "PLAIN-READY": ("PLAIN", "HELLO", ready("PUSH"), "'READY' where PLAIN does not allow it"),
     "PLAIN-ERROR": ("PLAIN", "HELLO", command(b"ERROR", b"\x03400"), "'ERROR' where PLAIN does not allow it"),
@@ -213,13 +213,13 @@ OUT_OF_PLACE: dict[str, tuple[str, str, bytes, str]] = {
 @pytest.mark.parametrize("case", OUT_OF_PLACE)
 @on_uvloop
 async def test_replayed_reordered_and_in_the_wrong_role(fresh: Fresh, case: str) -> None:
-    mechanism, step, says, reason = OUT_OF_PLACE[case]
+    mechanism, step, sent, reason = OUT_OF_PLACE[case]
     async with serving(fresh, mechanism) as server:
         async with dialled(server.endpoint) as peer:
             await until(peer, mechanism, step)
-            await peer.send(says)
+            await peer.send(sent)
             await peer.ended()
-        await server.said.failed(_Failure.PROTOCOL, reason)
+        await server.reported.failed(_Failure.PROTOCOL, reason)
         await server.next_client()
 
 
@@ -230,10 +230,10 @@ async def test_a_handshake_command_where_traffic_flows_is_ignored(fresh: Fresh, 
     async with serving(fresh, mechanism) as server:
         async with dialled(server.endpoint) as peer:
             await until(peer, mechanism, "READY" if mechanism == "NULL" else "INITIATE")
-            await peer.send(SAYS[mechanism, "READY" if mechanism == "NULL" else "INITIATE"])
-            await server.said.succeeded()
+            await peer.send(COMMANDS[mechanism, "READY" if mechanism == "NULL" else "INITIATE"])
+            await server.reported.succeeded()
             before = server.pull.peers
-            await peer.send(SAYS[mechanism, step] + command(b"READY", properties((b"Socket-Type", b"REP"))))
+            await peer.send(COMMANDS[mechanism, step] + command(b"READY", properties((b"Socket-Type", b"REP"))))
             await peer.send(frame(b"still a PUSH"))
             assert await server.pull.recv(timeout=5) == b"still a PUSH"
             (after,) = server.pull.peers
@@ -244,12 +244,12 @@ async def test_a_handshake_command_where_traffic_flows_is_ignored(fresh: Fresh, 
 # --- strangers who do not go on, and strangers who go -----------------------------------------------
 
 
-Said = Callable[[str], bytes]
-PARTS: dict[str, Said] = {
+Sent = Callable[[str], bytes]
+PARTS: dict[str, Sent] = {
     "nothing": lambda mechanism: b"",
     "a-greeting": lambda mechanism: greeting(mechanism=mechanism.encode()),
     "half-a-command": lambda mechanism: (
-        greeting(mechanism=mechanism.encode()) + SAYS[mechanism, "READY" if mechanism == "NULL" else "HELLO"][:-1]
+        greeting(mechanism=mechanism.encode()) + COMMANDS[mechanism, "READY" if mechanism == "NULL" else "HELLO"][:-1]
     ),
 }
 
@@ -264,7 +264,7 @@ async def test_a_reset_in_the_middle(fresh: Fresh, mechanism: str, part: str) ->
                 await peer.send(PARTS[part](mechanism))
                 await peer.read(GREETING)
                 peer.reset()
-            await server.said.failed(_Failure.HUNG_UP)
+            await server.reported.failed(_Failure.HUNG_UP)
             await server.next_client()
 
 

@@ -54,8 +54,8 @@ async def _stays(libzmq: Libzmq, fresh: Fresh, one: str, other: str, asks: str, 
         await asyncio.sleep(0.8)  # several intervals
         (after,) = socket.peers
         assert after.since == before.since, f"{one} lost {other} in between"
-        # It was not idle: somebody asked and somebody answered.
-        assert after.bytes_in > before.bytes_in + 30, f"{one} has heard nothing of {other}"
+        # It was not idle: one side asked and the other answered.
+        assert after.bytes_in > before.bytes_in + 30, f"{one} has received nothing from {other}"
 
 
 @on_uvloop
@@ -77,7 +77,7 @@ async def test_libzmq_that_is_not_read_gives_up_and_comes_back(libzmq: Libzmq, f
 
 
 class Relay:
-    """Passes bytes on between a client and a server, until it is told to swallow them."""
+    """Passes bytes on between a client and a server, until a command to swallow them."""
 
     def __init__(self, port: int) -> None:
         self._port = port

@@ -41,7 +41,7 @@ from tests.support.raw_zmtp import (
 
 EVIL = frame(b"evil")
 
-# What is said of it, as patterns.
+# What is reported of it, as patterns.
 OLD_OR_NONE = "a ZMTP 1.0 peer, or one that does not speak ZMTP, is not supported"
 OLD = "a ZMTP 1.0 peer is not supported"
 NO_SIGNATURE = "not a ZMTP signature"
@@ -52,7 +52,7 @@ TOO_LONG = "is longer than its metadata"
 LARGE = "a message is larger than max_message_size=1000 bytes"
 MANY = "a message has more than max_parts=10 parts"
 
-#: Sent instead of a greeting; and what is said of it.
+#: Sent instead of a greeting; and what is reported of it.
 GREETINGS: dict[str, tuple[bytes, str]] = {
     "http": (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", OLD_OR_NONE),
     "tls-client-hello": (bytes.fromhex("16030100f8010000f40303") + bytes(64), OLD_OR_NONE),
@@ -177,12 +177,12 @@ async def served(libzmq: Libzmq, fresh: Fresh, **options: Any) -> AsyncIterator[
 async def test_bad_greeting(libzmq: Libzmq, fresh: Fresh, bad: bytes, reason: str) -> None:
     async with (
         served(libzmq, fresh) as pull,
-        verdicts(pull) as said,
+        verdicts(pull) as reported,
         dialled(pull.endpoints[0]) as peer,
     ):
         await peer.send(bad)
         await peer.ended()
-        await said.failed(category_of(reason), reason)
+        await reported.failed(category_of(reason), reason)
 
 
 @rows(HANDSHAKES)
@@ -190,13 +190,13 @@ async def test_bad_greeting(libzmq: Libzmq, fresh: Fresh, bad: bytes, reason: st
 async def test_bad_handshake(libzmq: Libzmq, fresh: Fresh, bad: bytes, reason: str) -> None:
     async with (
         served(libzmq, fresh) as pull,
-        verdicts(pull) as said,
+        verdicts(pull) as reported,
         dialled(pull.endpoints[0]) as peer,
     ):
         await peer.greet()
         await peer.send(bad)
         await peer.ended()
-        await said.failed(category_of(reason), reason)
+        await reported.failed(category_of(reason), reason)
 
 
 @rows(TRAFFIC)
@@ -205,14 +205,14 @@ async def test_bad_traffic(libzmq: Libzmq, fresh: Fresh, bad: bytes, reason: str
     limits = {"max_message_size": 1000, "max_parts": 10}
     async with (
         served(libzmq, fresh, **limits) as pull,
-        verdicts(pull) as said,
+        verdicts(pull) as reported,
         dialled(pull.endpoints[0]) as peer,
     ):
         await peer.shake("PUSH")
         await peer.send(bad)
         await peer.ended()
-        await said.succeeded()
-        await said.lost(reason)
+        await reported.succeeded()
+        await reported.lost(reason)
 
 
 @on_uvloop
@@ -249,14 +249,14 @@ async def test_what_came_before_the_bad_bytes_is_delivered(fresh: Fresh) -> None
 
 
 @on_uvloop
-async def test_silent_connections_starve_nobody_ghsa_25wp(libzmq: Libzmq, fresh: Fresh) -> None:
+async def test_silent_connections_starve_no_client_ghsa_25wp(libzmq: Libzmq, fresh: Fresh) -> None:
     async with AsyncExitStack() as silent, served(libzmq, fresh) as pull:
         for _ in range(50):
             await silent.enter_async_context(dialled(pull.endpoints[0]))
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sent",
     [
         pytest.param(b"", id="nothing"),
         pytest.param(SIGNATURE, id="signature"),
@@ -266,20 +266,20 @@ async def test_silent_connections_starve_nobody_ghsa_25wp(libzmq: Libzmq, fresh:
     ],
 )
 @on_uvloop
-async def test_handshakes_take_only_so_long(libzmq: Libzmq, fresh: Fresh, said: bytes) -> None:
+async def test_handshakes_take_only_so_long(libzmq: Libzmq, fresh: Fresh, sent: bytes) -> None:
     async with (
         served(libzmq, fresh, handshake_timeout=0.2) as pull,
-        verdicts(pull) as told,
+        verdicts(pull) as reported,
         dialled(pull.endpoints[0]) as peer,
     ):
-        await peer.send(said)
+        await peer.send(sent)
         await peer.ended()
-        await told.failed(HandshakeFailure.TIMEOUT, "no handshake within handshake_timeout=0.2 s")
+        await reported.failed(HandshakeFailure.TIMEOUT, "no handshake within handshake_timeout=0.2 s")
 
 
 @pytest.mark.parametrize("end", ["FIN", "RST"])
 @pytest.mark.parametrize(
-    "said",
+    "sent",
     [
         pytest.param(b"", id="nothing"),
         pytest.param(greeting()[:11], id="part-of-a-greeting"),
@@ -290,11 +290,11 @@ async def test_handshakes_take_only_so_long(libzmq: Libzmq, fresh: Fresh, said: 
     ],
 )
 @on_uvloop
-async def test_connections_that_break(libzmq: Libzmq, fresh: Fresh, said: bytes, end: str) -> None:
+async def test_connections_that_break(libzmq: Libzmq, fresh: Fresh, sent: bytes, end: str) -> None:
     async with served(libzmq, fresh) as pull:
         for _ in range(20):
             async with dialled(pull.endpoints[0]) as peer:
-                await peer.send(said)
+                await peer.send(sent)
                 if end == "RST":
                     peer.reset()
 
@@ -303,7 +303,7 @@ async def test_connections_that_break(libzmq: Libzmq, fresh: Fresh, said: bytes,
 async def test_half_messages_leave_no_memory_ghsa_wfr2(fresh: Fresh) -> None:
     """A hundred parts of a mebibyte that promise more, each from a peer that goes: libzmq kept every one of them."""
     half = frame(bytes(MIB), MORE) + frame(bytes(MIB))[: MIB // 2]
-    async with omq.PULL(bind=fresh("tcp"), linger=0.0) as pull, verdicts(pull) as said:
+    async with omq.PULL(bind=fresh("tcp"), linger=0.0) as pull, verdicts(pull) as reported:
         for turn in range(100):
             if turn == 10:
                 gc.collect()
@@ -311,8 +311,8 @@ async def test_half_messages_leave_no_memory_ghsa_wfr2(fresh: Fresh) -> None:
             async with dialled(pull.endpoints[0]) as peer:
                 await peer.shake("PUSH")
                 await peer.send(half + b"" if turn % 2 else half[: MIB + 9])
-            await said.succeeded()
-            await said.lost("the peer closed the connection", EOFError)
+            await reported.succeeded()
+            await reported.lost("the peer closed the connection", EOFError)
         gc.collect()
         assert memory("VmRSS") - before < 32 * MIB
         assert not await pull.poll(timeout=0)
@@ -400,14 +400,14 @@ async def test_subscriber_that_sends_messages_ghsa_4p5v(libzmq: Libzmq, fresh: F
 async def test_bad_subscriber(libzmq: Libzmq, fresh: Fresh, bad: bytes, reason: str) -> None:
     async with (
         published(libzmq, fresh, "XPUB") as pub,
-        verdicts(pub) as said,
+        verdicts(pub) as reported,
         dialled(pub.endpoints[0]) as peer,
     ):
         await peer.shake("SUB")
         await peer.send(bad)
         await peer.ended()
-        await said.succeeded()
-        await said.lost(reason)
+        await reported.succeeded()
+        await reported.lost(reason)
 
 
 # --- bad servers ------------------------------------------------------------------------------------
@@ -417,12 +417,12 @@ async def test_bad_subscriber(libzmq: Libzmq, fresh: Fresh, bad: bytes, reason: 
 @on_uvloop
 async def test_bad_server(libzmq: Libzmq, fresh: Fresh, bad: bytes, reason: str) -> None:
     good = libzmq.open("PULL", bind=fresh("ipc"))
-    async with listening() as listener, omq.PUSH(linger=0.0) as push, verdicts(push) as said:
+    async with listening() as listener, omq.PUSH(linger=0.0) as push, verdicts(push) as reported:
         push.connect(listener.endpoint)
         server = await listener.accept()
         await server.send(bad)
         await server.ended()
-        await said.failed(category_of(reason), reason)
+        await reported.failed(category_of(reason), reason)
         push.connect(endpoint_of(good))
         await push.wait_connected(timeout=5)
         for number in range(10):
@@ -431,7 +431,7 @@ async def test_bad_server(libzmq: Libzmq, fresh: Fresh, bad: bytes, reason: str)
 
 
 @on_uvloop
-async def test_wrong_type_is_told_with_error(fresh: Fresh) -> None:
+async def test_a_wrong_type_is_answered_with_error(fresh: Fresh) -> None:
     # RFC 37: "it SHOULD handle errors by returning an ERROR command, and then disconnecting the peer".
     async with omq.PULL(bind=fresh("tcp"), linger=0.0) as pull, dialled(pull.endpoints[0]) as peer:
         await peer.greet()

@@ -74,7 +74,7 @@ async def test_libzmq_router_names_an_omq_dealer_without_identity(libzmq: Libzmq
 
 
 @on_uvloop
-async def test_omq_router_tells_nameless_libzmq_dealers_apart(libzmq: Libzmq, fresh: Fresh) -> None:
+async def test_omq_router_distinguishes_nameless_libzmq_dealers(libzmq: Libzmq, fresh: Fresh) -> None:
     async with omq.ROUTER(bind=fresh("tcp"), linger=0.0) as router:
         dealers = [libzmq.open("DEALER", connect=router.endpoints[0]) for _ in range(3)]
         names: dict[int, bytes] = {}
@@ -109,7 +109,7 @@ async def test_unknown_identity(libzmq: Libzmq, fresh: Fresh) -> None:
     its = {"identity": b"here"}
     async with joined(libzmq, fresh("tcp"), "ROUTER", "DEALER", binds="omq", its=its) as (router, dealer):
         await router.wait_connected(timeout=5)
-        await router.send_multipart([b"nobody", b"dropped"])
+        await router.send_multipart([b"absent", b"dropped"])
         await router.send_multipart([b"here", b"arrives"])
         assert await dealer.recv() == b"arrives"
 
@@ -123,7 +123,7 @@ async def test_unknown_identity_with_router_mandatory(libzmq: Libzmq, fresh: Fre
     ):
         await router.wait_connected(timeout=5)
         with pytest.raises(UnroutableError):
-            await router.send_multipart([b"nobody", b"refused"])
+            await router.send_multipart([b"absent", b"refused"])
         await router.send_multipart([b"here", b"arrives"])
         assert await dealer.recv() == b"arrives"
 

@@ -216,7 +216,7 @@ def test_curve_outside_and_none_inside() -> None:
             assert client.recv() == b"sealed again"
 
 
-def test_a_slow_subscriber_loses_messages_and_holds_nobody_up() -> None:
+def test_a_slow_subscriber_loses_messages_and_delays_no_other() -> None:
     """XPUB drops for it, as libzmq's does: the mark is its own, and others get everything."""
     with around(omq.XSUB, omq.XPUB) as proxy:
         proxy.back.set_options(send_hwm=10)

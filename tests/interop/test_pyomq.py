@@ -188,12 +188,12 @@ def test_a_dish_of_pyomq_takes_its_group(scene):
 def test_a_dish_takes_its_group_from_a_radio_of_pyomq(scene):
     dish, peer = scene("DISH", "RADIO", "send", join="g", recv_hwm=0)
     while not dish.poll(0.05):
-        peer.send([b"can it be heard"])  # what a RADIO sends before it knows of the group is lost
+        peer.send([b"does it arrive"])  # what a RADIO sends before it knows of the group is lost
     peer.send(BODIES * 20)
     taken = []
     while len(taken) < len(BODIES) * 20:
         message = dish.recv_message()
         assert message.group == "g"
-        if message.body != b"can it be heard":
+        if message.body != b"does it arrive":
             taken.append(message.body)
     assert taken == BODIES * 20

@@ -195,7 +195,7 @@ async def test_bad_clients_fail_with_a_name_and_good_ones_are_served(libzmq: Lib
     async with omq.PULL(bind=fresh("tcp"), linger=0.0, security=server) as pull, failures(pull) as failed:
         bad = libzmq.open("PUSH", connect=pull.endpoints[0], **its)
         event = await failed()
-        # libzmq may hang up at our greeting, before its own has told us what it wants.
+        # libzmq may hang up at our greeting, before its own shows what it wants.
         assert event.category in (category, HandshakeFailure.HUNG_UP)
         assert reason in event.reason or (
             category is HandshakeFailure.MECHANISM and "another mechanism than CURVE" in event.reason
@@ -209,7 +209,7 @@ async def test_bad_clients_fail_with_a_name_and_good_ones_are_served(libzmq: Lib
 
 
 @on_uvloop
-async def test_what_our_client_says_when_libzmq_refuses_it(libzmq: Libzmq, fresh: Fresh) -> None:
+async def test_our_clients_error_when_libzmq_refuses_it(libzmq: Libzmq, fresh: Fresh) -> None:
     async with handler(libzmq) as authenticator:
         authenticator.configure_plain(domain="*", passwords={"user": "word"})
         theirs = libzmq.open("PULL", bind=fresh("tcp"), plain_server=1)
@@ -221,7 +221,7 @@ async def test_what_our_client_says_when_libzmq_refuses_it(libzmq: Libzmq, fresh
 
 
 @on_uvloop
-async def test_what_our_client_says_when_the_server_key_is_wrong(libzmq: Libzmq, fresh: Fresh) -> None:
+async def test_our_clients_error_when_the_server_key_is_wrong(libzmq: Libzmq, fresh: Fresh) -> None:
     theirs = libzmq.open("PULL", bind=fresh("tcp"), **ITS_SERVER)
     wrong = omq.CurveClient(CLIENT_PUBLIC)
     async with omq.PUSH(linger=0.0, security=wrong) as push, failures(push) as failed:
@@ -235,10 +235,10 @@ async def test_what_our_client_says_when_the_server_key_is_wrong(libzmq: Libzmq,
 @pytest.mark.parametrize("mechanism", ["NULL", "PLAIN", "CURVE"])
 @pytest.mark.parametrize("transport", ["tcp", "ipc"])
 @on_uvloop
-async def test_two_hundred_silent_connections_keep_nobody_out_cve_2020_15166(
+async def test_two_hundred_silent_connections_keep_no_client_out_cve_2020_15166(
     libzmq: Libzmq, fresh: Fresh, mechanism: str, transport: str
 ) -> None:
-    """Half of them say a greeting, and nothing more; a client of libzmq's and one of ours get through."""
+    """Half of them send a greeting, and nothing more; a client of libzmq's and one of ours get through."""
     server = {"NULL": None, "PLAIN": omq.PlainServer({"u": "p"}), "CURVE": curve_server(authorize={CLIENT_PUBLIC})}
     its = {"NULL": {}, "PLAIN": {"plain_username": b"u", "plain_password": b"p"}, "CURVE": ITS_CLIENT}
     ours = {"NULL": None, "PLAIN": omq.PlainClient("u", "p"), "CURVE": curve_client()}
@@ -276,14 +276,14 @@ UNAUTHENTICATED = {
 
 @pytest.mark.parametrize("case", UNAUTHENTICATED)
 @on_uvloop
-async def test_what_strangers_say_ends_their_connection_and_no_other(libzmq: Libzmq, fresh: Fresh, case: str) -> None:
+async def test_bytes_of_strangers_end_their_connection_and_no_other(libzmq: Libzmq, fresh: Fresh, case: str) -> None:
     async with omq.PULL(bind=fresh("tcp"), linger=0.0, security=curve_server()) as pull, failures(pull) as failed:
         push = libzmq.open("PUSH", connect=pull.endpoints[0], **ITS_CLIENT)
         await push.send(b"before")
         assert await pull.recv(timeout=5) == b"before"
-        says, reason = UNAUTHENTICATED[case]
+        sent, reason = UNAUTHENTICATED[case]
         async with dialled(pull.endpoints[0]) as peer:
-            await peer.send(greeting(mechanism=b"CURVE") + says)
+            await peer.send(greeting(mechanism=b"CURVE") + sent)
             await peer.ended()
         event = await failed()
         assert event.category is HandshakeFailure.PROTOCOL
@@ -294,7 +294,7 @@ async def test_what_strangers_say_ends_their_connection_and_no_other(libzmq: Lib
             await pull.recv(timeout=0)
 
 
-#: What peers of ZMTP 1.0 and 2.0 say at once, without waiting for anything: their greeting, and a message.
+#: What peers of ZMTP 1.0 and 2.0 send at once, without waiting for anything: their greeting, and a message.
 OLD = {
     "1.0-vanilla": (
         b"\x01\x00" + b"\x05\x00evil",
@@ -315,15 +315,15 @@ OLD = {
 @on_uvloop
 async def test_an_old_header_does_not_skip_the_mechanism_1273(fresh: Fresh, mechanism: str, version: str) -> None:
     security = {"NULL": None, "PLAIN": omq.PlainServer({}), "CURVE": curve_server()}[mechanism]
-    says, reason = OLD[version]
+    sent, reason = OLD[version]
     async with (
         omq.PULL(bind=fresh("tcp"), linger=0.0, security=security) as pull,
-        verdicts(pull) as said,
+        verdicts(pull) as reported,
         dialled(pull.endpoints[0]) as peer,
     ):
-        await peer.send(says)
+        await peer.send(sent)
         await peer.ended()
-        await said.failed(HandshakeFailure.PROTOCOL, reason)
+        await reported.failed(HandshakeFailure.PROTOCOL, reason)
         with pytest.raises(omq.Timeout):
             await pull.recv(timeout=0)
 
@@ -343,7 +343,7 @@ ROLES = {
 
 @pytest.mark.parametrize("case", ROLES)
 @on_uvloop
-async def test_sides_that_do_not_fit_name_it_and_hear_nothing(fresh: Fresh, case: str) -> None:
+async def test_sides_that_do_not_fit_name_it_and_receive_nothing(fresh: Fresh, case: str) -> None:
     theirs, ours, reason = ROLES[case]
     async with (
         omq.PULL(bind=fresh("tcp"), linger=0.0, security=ours) as pull,
@@ -351,7 +351,7 @@ async def test_sides_that_do_not_fit_name_it_and_hear_nothing(fresh: Fresh, case
         omq.PUSH(linger=0.0, security=theirs, reconnect_interval=None) as push,
         failures(push) as failed_there,
     ):
-        await push.send(b"never heard")
+        await push.send(b"never received")
         push.connect(pull.endpoints[0])
         events = [await failed_here(), await failed_there()]
         # Who is second may find the connection gone already.

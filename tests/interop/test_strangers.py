@@ -101,7 +101,7 @@ def reset(sock: socket.socket) -> None:
 @pytest.mark.parametrize("end", ["FIN", "RST"])
 @on_uvloop
 async def test_a_port_scan_868_147_87(fresh: Fresh, mechanism: str, end: str) -> None:
-    """Connects, all at once, that end before a byte was said: `nmap -sT`."""
+    """Connects, all at once, that end before a byte was sent: `nmap -sT`."""
     async with serving(fresh, mechanism) as pull:
         for _ in range(5):
             for scanner in [plain_connection(pull.endpoints[0]) for _ in range(50)]:
@@ -113,53 +113,53 @@ async def test_a_port_scan_868_147_87(fresh: Fresh, mechanism: str, end: str) ->
 @pytest.mark.parametrize("probe", PROBES)
 @on_uvloop
 async def test_a_service_probe_769_868(fresh: Fresh, mechanism: str, probe: str) -> None:
-    """`nmap -sV`: says something, waits for an answer for a moment, and goes."""
-    async with serving(fresh, mechanism) as pull, verdicts(pull) as said:
+    """`nmap -sV`: sends something, waits for an answer for a moment, and goes."""
+    async with serving(fresh, mechanism) as pull, verdicts(pull) as reported:
         async with dialled(pull.endpoints[0]) as scanner:
             assert (await scanner.read(64))[12:32].rstrip(b"\0").decode() == mechanism
             await scanner.send(PROBES[probe])
             if probe not in ("NULL", "ZMTP-greeting-alone"):
                 await scanner.ended()
         if probe == "NULL":
-            await said.failed(HandshakeFailure.HUNG_UP)
+            await reported.failed(HandshakeFailure.HUNG_UP)
         elif probe != "ZMTP-greeting-alone":
-            await said.failed(
+            await reported.failed(
                 HandshakeFailure.PROTOCOL,
                 "a ZMTP 1.0 peer, or one that does not speak ZMTP, is not supported; its greet",
             )
         elif mechanism == "NULL":
-            await said.failed(HandshakeFailure.HUNG_UP)
+            await reported.failed(HandshakeFailure.HUNG_UP)
         else:
-            await said.failed(HandshakeFailure.MECHANISM, f"the peer's mechanism is NULL, ours is {mechanism}")
+            await reported.failed(HandshakeFailure.MECHANISM, f"the peer's mechanism is NULL, ours is {mechanism}")
 
 
 @on_uvloop
 async def test_every_probe_at_once(fresh: Fresh) -> None:
-    async with serving(fresh) as pull, contextlib.AsyncExitStack() as scan, verdicts(pull) as said:
+    async with serving(fresh) as pull, contextlib.AsyncExitStack() as scan, verdicts(pull) as reported:
         for probe in list(PROBES.values()) * 5:
             scanner = await scan.enter_async_context(dialled(pull.endpoints[0]))
             await scanner.send(probe)
         for _ in range(5 * (len(PROBES) - 2)):
-            await said.failed(HandshakeFailure.PROTOCOL, "a ZMTP 1.0 peer, or one that does not speak ZMTP")
+            await reported.failed(HandshakeFailure.PROTOCOL, "a ZMTP 1.0 peer, or one that does not speak ZMTP")
 
 
 # --- gone before anybody looked ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("transport", ["tcp", "ipc"])
-@pytest.mark.parametrize("said", [b"", greeting()[:20], b"\0" * 200], ids=["nothing", "a-beginning", "garbage"])
+@pytest.mark.parametrize("sent", [b"", greeting()[:20], b"\0" * 200], ids=["nothing", "a-beginning", "garbage"])
 @on_uvloop
-async def test_a_reset_before_the_connection_is_accepted_2334(fresh: Fresh, transport: str, said: bytes) -> None:
+async def test_a_reset_before_the_connection_is_accepted_2334(fresh: Fresh, transport: str, sent: bytes) -> None:
     """No turn of the loop stands between connect and reset: `getpeername` and the TCP options fail."""
     async with serving(fresh, transport=transport) as pull, pull.monitor(limit=10_000) as monitor:
         for _ in range(50):
             sock = plain_connection(pull.endpoints[0])
-            sock.sendall(said)
+            sock.sendall(sent)
             reset(sock)
         ends = 0
         while ends < 50:
             event = await monitor.recv(timeout=5)
-            # One that cannot even be set up is told, too; each of the others ends like any connection.
+            # One that cannot even be set up is reported, too; each of the others ends like any connection.
             ends += event.kind in (EventKind.DISCONNECTED, EventKind.ACCEPT_FAILED)
             if event.kind is EventKind.HANDSHAKE_FAILED:
                 assert event.category in (HandshakeFailure.HUNG_UP, HandshakeFailure.PROTOCOL)
@@ -242,9 +242,9 @@ IN_THE_HANDSHAKE = """
     async def main():
         push = omq.asyncio.PUSH(bind=sys.argv[1], linger=0)
         monitor = push.monitor()
-        for said in [b"", greeting, greeting + ready[:5], greeting + ready] * 10:
+        for sent in [b"", greeting, greeting + ready[:5], greeting + ready] * 10:
             sock = dial(push.endpoints[0])
-            sock.sendall(said)
+            sock.sendall(sent)
             sock.close()
             while (await monitor.recv(timeout=10)).kind != "disconnected":
                 pass

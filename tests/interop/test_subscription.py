@@ -128,7 +128,7 @@ async def test_omq_sub_and_libzmq_pub(libzmq: Libzmq, fresh: Fresh) -> None:
         await probed(pub, sub)
         sub.subscribe(b"A")
         sub.unsubscribe(b"")
-        # PUB tells nobody what it has heard: what it publishes until then is filtered the old way.
+        # PUB does not report what it has received: what it publishes until then is filtered the old way.
         seen = [b"B"]
         while b"B" in seen:
             for message in (b"A", b"B", b"A last"):
@@ -169,7 +169,7 @@ async def test_omq_sub_subscribes_again_after_libzmq_comes_back(libzmq: Libzmq, 
 
 
 @on_uvloop
-async def test_omq_sub_hears_several_libzmq_publishers(libzmq: Libzmq, fresh: Fresh) -> None:
+async def test_omq_sub_receives_from_several_libzmq_publishers(libzmq: Libzmq, fresh: Fresh) -> None:
     publishers = [libzmq.open("XPUB", bind=fresh("tcp")) for _ in range(3)]
     endpoints = [endpoint_of(publisher) for publisher in publishers]
     async with omq.SUB(connect=endpoints, subscribe=b"", linger=0.0) as sub:
@@ -259,7 +259,7 @@ async def test_omq_xpub_reads_libzmq_topics_of_every_length(
     ],
 )
 @on_uvloop
-async def test_omq_xpub_tells_of_two_libzmq_subscribers(
+async def test_omq_xpub_reports_two_libzmq_subscribers(
     libzmq: Libzmq, fresh: Fresh, options: dict[str, Any], on_second: list[bytes], off_first: list[bytes]
 ) -> None:
     async with omq.XPUB(bind=fresh("tcp"), linger=0.0, **options) as xpub:
@@ -267,13 +267,13 @@ async def test_omq_xpub_tells_of_two_libzmq_subscribers(
         for sub, news in ((one, [on(b"A")]), (two, on_second)):
             sub.subscribe(b"A")
             sub.subscribe(FENCE)
-            heard = [*news, on(FENCE)] if sub is one or options else news
-            assert [await xpub.recv(timeout=5) for _ in heard] == heard
+            received = [*news, on(FENCE)] if sub is one or options else news
+            assert [await xpub.recv(timeout=5) for _ in received] == received
         await xpub.wait_subscribed(FENCE, 2, timeout=5)
         one.unsubscribe(b"A")
         one.subscribe(b"after it")
-        heard = [*off_first, on(b"after it")]
-        assert [await xpub.recv(timeout=5) for _ in heard] == heard
+        received = [*off_first, on(b"after it")]
+        assert [await xpub.recv(timeout=5) for _ in received] == received
         await xpub.send(b"A for two")
         assert await two.recv() == b"A for two"
         two.unsubscribe(b"A")
@@ -375,7 +375,7 @@ class Seats:
         self._subscribers.append(one)
         return one
 
-    async def told(self, count: int) -> list[list[bytes]]:
+    async def received(self, count: int) -> list[list[bytes]]:
         """Returns the next messages of the XPUB."""
         return [await self._attended(self.xpub.recv_multipart()) for _ in range(count)]
 
@@ -411,31 +411,31 @@ async def test_each_subscription_of_one_peer_reaches_a_verbose_xpub(
         sub = seats.join()
         for _ in range(2):
             sub.subscribe(b"A")
-            assert await seats.told(1) == [[on(b"A")]]
+            assert await seats.received(1) == [[on(b"A")]]
         sub.unsubscribe(b"A")
         sub.subscribe(FENCE)
-        assert await seats.told(1) == [[on(FENCE)]]
+        assert await seats.received(1) == [[on(FENCE)]]
         sub.unsubscribe(b"A")
-        assert await seats.told(1) == [[off(b"A")]]
+        assert await seats.received(1) == [[off(b"A")]]
 
 
 @pytest.mark.parametrize(("up", "down"), SEATS)
-@pytest.mark.parametrize(("option", "heard"), [("xpub_verbose", []), ("xpub_verboser", [[off(b"A")]])])
+@pytest.mark.parametrize(("option", "received"), [("xpub_verbose", []), ("xpub_verboser", [[off(b"A")]])])
 @on_uvloop
-async def test_what_an_xpub_hears_when_one_of_two_subscribers_leaves(
-    libzmq: Libzmq, fresh: Fresh, up: str, down: str, option: str, heard: list[list[bytes]]
+async def test_what_an_xpub_receives_when_one_of_two_subscribers_leaves(
+    libzmq: Libzmq, fresh: Fresh, up: str, down: str, option: str, received: list[list[bytes]]
 ) -> None:
     async with Seats(libzmq, fresh("tcp"), up, down, **{option: True}) as seats:
         stays, goes = seats.join(), seats.join()
         for one in (stays, goes):
             one.subscribe(b"A")
-            assert await seats.told(1) == [[on(b"A")]]
+            assert await seats.received(1) == [[on(b"A")]]
         goes.subscribe(b"only mine")
-        assert await seats.told(1) == [[on(b"only mine")]]
+        assert await seats.received(1) == [[on(b"only mine")]]
         await seats.leave(goes)
-        assert sorted(await seats.told(1 + len(heard))) == sorted([*heard, [off(b"only mine")]])
+        assert sorted(await seats.received(1 + len(received))) == sorted([*received, [off(b"only mine")]])
         stays.unsubscribe(b"A")
-        assert await seats.told(1) == [[off(b"A")]]
+        assert await seats.received(1) == [[off(b"A")]]
 
 
 @pytest.mark.parametrize(("up", "down"), SEATS)
@@ -446,13 +446,13 @@ async def test_a_subscription_may_begin_a_message_of_several_parts(
     async with Seats(libzmq, fresh("tcp"), up, down) as seats:
         xsub = seats.join("XSUB")
         await xsub.send(on(FENCE))
-        assert await seats.told(1) == [[on(FENCE)]]
+        assert await seats.received(1) == [[on(FENCE)]]
         await xsub.send(b"hello")
         await xsub.send_multipart([on(b"A"), b"two", b"parts"])
         await xsub.send_multipart([on(b"B"), off(b"A")])
         await xsub.send_multipart([b"last", b"one"])
-        heard = [[b"hello"], [on(b"A")], [b"two", b"parts"], [on(b"B")], [off(b"A")], [b"last", b"one"]]
-        assert await seats.told(6) == heard
+        received = [[b"hello"], [on(b"A")], [b"two", b"parts"], [on(b"B")], [off(b"A")], [b"last", b"one"]]
+        assert await seats.received(6) == received
         await seats.xpub.send(b"A no more")
         await seats.xpub.send(b"B yes")
         async with asyncio.timeout(5):

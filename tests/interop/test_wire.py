@@ -72,7 +72,7 @@ async def test_libzmq_names_its_own_properties_as_it_likes(libzmq: Libzmq, fresh
     ],
 )
 @on_uvloop
-async def test_omq_tells_its_type_and_identity(
+async def test_omq_sends_its_type_and_identity(
     fresh: Fresh, kind: str, peer_kind: str, options: dict[str, bytes], expected: dict[bytes, bytes]
 ) -> None:
     make = getattr(omq, kind)
@@ -237,12 +237,12 @@ async def test_omq_takes_subscriptions_in_either_form(
 ) -> None:
     on, off = (b"SUBSCRIBE", b"CANCEL") if as_command else (b"\x01", b"\x00")
 
-    def say(what: bytes, prefix: bytes) -> bytes:
+    def subscription_frame(what: bytes, prefix: bytes) -> bytes:
         return command(what, prefix) if as_command else frame(what + prefix)
 
     async with getattr(omq, kind)(bind=fresh("tcp"), linger=0.0) as pub, dialled(pub.endpoints[0]) as peer:
         await peer.shake("SUB", version=version)
-        await peer.send(say(on, b"A"))
+        await peer.send(subscription_frame(on, b"A"))
         if kind == "XPUB":
             assert await pub.recv(timeout=5) == b"\x01A"
         await pub.wait_subscribed(b"A", timeout=5)
@@ -250,7 +250,7 @@ async def test_omq_takes_subscriptions_in_either_form(
         await pub.send_multipart([b"ALOL", b"more"])
         assert await peer.frame() == (MORE, b"ALOL")
         assert await peer.frame() == (0, b"more")
-        await peer.send(say(off, b"A") + say(on, b"C"))
+        await peer.send(subscription_frame(off, b"A") + subscription_frame(on, b"C"))
         await pub.wait_subscribed(b"C", timeout=5)
         await pub.send(b"A is gone")
         await pub.send(b"C")
@@ -260,7 +260,7 @@ async def test_omq_takes_subscriptions_in_either_form(
 @pytest.mark.parametrize("library", ["omq", "zmq"])
 @on_uvloop
 async def test_one_cancel_ends_repeated_subscriptions(libzmq: Libzmq, fresh: Fresh, library: str) -> None:
-    # RFC 37 would have them counted; libzmq never has, and whoever counts does so before sending.
+    # RFC 37 would have them counted; libzmq never has, and a peer that counts does so before sending.
     async with AsyncExitStack() as stack:
         xpub: Any
         if library == "zmq":

@@ -47,7 +47,7 @@ class Raw:
             self._out[sock.fileno()] = sock, memoryview(_stream(kind, peer)), [0]
 
     def send(self, go_on: Callable[[], bool]) -> None:
-        """Sends until told otherwise."""
+        """Sends until a command to stop."""
         poller = select.poll()
         for number in self._out:
             poller.register(number, select.POLLIN | select.POLLOUT)
@@ -112,7 +112,7 @@ class _Library:
         self._cycles = [[busy_body(peer, number) for number in range(CYCLE)] for peer in range(peers)]
 
     def send(self, go_on: Callable[[], bool]) -> None:
-        """Sends until told otherwise."""
+        """Sends until a command to stop."""
         at = [0] * len(self._sockets)
         started, sent = time.monotonic(), 0
         while go_on():

@@ -32,7 +32,7 @@ class LatencyRecord:
         self._work = work
         self._idle = idle
         self._subscriptions = kind == SUBSCRIPTIONS
-        # XSUB drops what its peer has no room for, and an XPUB tells its user nothing of what was undone meanwhile.
+        # XSUB drops what its peer has no room for, and an XPUB does not report to its user what was undone meanwhile.
         self._lossy = kind in UPSTREAM
         self._next: dict[tuple[bytes, int], int] = {}
         self.taken = 0

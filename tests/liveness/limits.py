@@ -27,7 +27,7 @@ def judge(
 ) -> None:
     """Holds a cell's runs against its bound: the median in each; the worst in the first, or in both others.
 
-    The bound grows with the time that the owner had to wait for a processor; where that was most of it, the worst tells
+    The bound grows with the time that the owner had to wait for a processor; where that was most of it, the worst shows
     nothing.
     """
     tries: list[LatencyRecord] = []

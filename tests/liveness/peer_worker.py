@@ -47,9 +47,9 @@ class Worker:
             self._buffer += chunk
         return True
 
-    def hear(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         """Waits for the answer."""
-        assert self.answered(ANSWER_TIMEOUT_S), f"the peers' process has said nothing for {ANSWER_TIMEOUT_S:g} s"
+        assert self.answered(ANSWER_TIMEOUT_S), f"the peers' process has sent nothing for {ANSWER_TIMEOUT_S:g} s"
         line, self._buffer = self._buffer.split(b"\n", 1)
         answer: dict[str, Any] = json.loads(line)
         return answer
@@ -65,7 +65,7 @@ class Worker:
 class _Orders:
     def __init__(self) -> None:
         self._out = os.dup(1)
-        os.dup2(2, 1)  # whatever a library prints is no answer
+        os.dup2(2, 1)  # whatever a library prints is not an answer
         self._buffer = b""
 
     def waits(self) -> bool:

@@ -75,7 +75,7 @@ class QuietPeers:
             due += rest
 
     def watch(self, go_on: Callable[[], bool], until: float = float("inf")) -> None:
-        """Takes answers, and notes lost connections, until told otherwise."""
+        """Takes answers, and notes lost connections, until a command to stop."""
         while go_on():
             left = min(0.005, max(0.0, until - time.monotonic()))
             for sock, _ in self._poller.poll(left * 1000):
@@ -118,7 +118,7 @@ class OmqQuietPeers:
             due += rest
 
     def watch(self, go_on: Callable[[], bool]) -> None:
-        """Waits until told otherwise."""
+        """Waits until a command to stop."""
         while go_on():
             time.sleep(0.005)
 

@@ -1,4 +1,4 @@
-"""One run of a cell: an owner takes what busy and quiet peers send, and tells what it has seen."""
+"""One run of a cell: an owner takes what busy and quiet peers send, and reports what it has seen."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ class Crowd:
     def go(self, rest: float) -> None:
         """Has the peers send: the quiet ones a message each *rest* seconds."""
         for worker in (self._busy, self._quiet):
-            assert "joined" in worker.hear()
+            assert "joined" in worker.receive()
         self._busy.order(go=True)
         self._quiet.order(after=LEAD, count=MESSAGES, rest=rest)
 
     def leave(self, ledger: LatencyRecord) -> None:
         """Ends the run, while the owner is still there."""
-        assert self._quiet.hear()["sent"] == MESSAGES
+        assert self._quiet.receive()["sent"] == MESSAGES
         self._quiet.order(leave=True)
-        told = self._quiet.hear()
-        ledger.trips, ledger.lost = told["trips"], told["lost"]
+        report = self._quiet.receive()
+        ledger.trips, ledger.lost = report["trips"], report["lost"]
         self._busy.order(leave=True)
-        if failure := self._busy.hear()["failure"]:
+        if failure := self._busy.receive()["failure"]:
             ledger.wrong.append(f"a busy peer has lost its connection: {failure}")
         self.idle = True
 

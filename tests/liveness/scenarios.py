@@ -24,7 +24,7 @@ BOUND = 0.05  # seconds that a quiet peer's message may be old, with one busy pe
 PEER_WORK_S = 1e-3  # seconds of work that each further busy peer may have before it
 MIN_QUIET_INTERVAL_S = 0.015  # seconds between two quiet messages, at least
 BATCH = 1024  # messages that a call takes at most...
-BATCH_WORK = 0.005  # ...and the seconds that its owner lets them last: that long it hears of nothing
+BATCH_WORK = 0.005  # ...and the seconds that its owner lets them last: that long it learns of nothing
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def _assert_kept(cell: Scenario, crowd: Crowd, **how: Any) -> None:
     ],
     ids=str,
 )
-def test_beside_a_busy_peer_and_a_working_owner(cell: Scenario, crowd: Crowd) -> None:
+def test_next_to_a_busy_peer_and_a_working_owner(cell: Scenario, crowd: Crowd) -> None:
     _assert_kept(cell, crowd, rest=WORKING / MESSAGES)
 
 
@@ -95,7 +95,7 @@ _SLOW = [
         *(pytest.param(*one, marks=pytest.mark.slow) for one in _SLOW),
     ],
 )
-def test_beside_a_busy_peer_while_the_owner_is_away(
+def test_next_to_a_busy_peer_while_the_owner_is_away(
     style: str, kind: str, away: Callable[[], Any], crowd: Crowd
 ) -> None:
     assert style in BLOCKING + ASYNCIO

@@ -1,6 +1,6 @@
 """A busy subscriber's upstream messages do not delay those of others: messages, and subscriptions that flap.
 
-libzmq hears them all, however late: an XPUB takes in whatever has arrived before its user gets the first of it.
+libzmq reads them all, however late: an XPUB takes in whatever has arrived before its user gets the first of it.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ EVERY = [
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_a_quiet_subscriber_is_heard(cell: Scenario, crowd: Crowd) -> None:
+def test_a_quiet_subscriber_is_read(cell: Scenario, crowd: Crowd) -> None:
     ledger = run(cell, crowd)
     assert len(ledger.ages) == MESSAGES, f"{cell}: {ledger}"
     assert not ledger.wrong, f"{cell}: {ledger}"
     assert ledger.taken, f"{cell}: {ledger}"
 
 
-def test_a_quiet_subscriber_is_not_behind_all_that_others_have_said(crowd: Crowd) -> None:
+def test_a_quiet_subscriber_does_not_wait_for_all_that_others_have_sent(crowd: Crowd) -> None:
     assert_served(Scenario("recv", "XPUB", 4, 1, 50e-6, 1000, "raw"), crowd)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", EVERY, ids=str)
-def test_a_quiet_subscriber_is_heard_in_time(cell: Scenario, crowd: Crowd) -> None:
+def test_a_quiet_subscriber_is_read_in_time(cell: Scenario, crowd: Crowd) -> None:
     assert_served(cell, crowd)

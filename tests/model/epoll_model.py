@@ -2,11 +2,11 @@
 
 It reads like the code, function by function: `leader.pyx`, `sync.pyx`, `peer.pyx`, `receiver.pyx`, `driver.py`. A step
 is what runs between two places where the code lets go of the interpreter's lock. In Cython these are the places that
-say so: a sleep, and the look for signals. The driver is Python, and may be interrupted between any two of its reads and
+are marked: a sleep, and the look for signals. The driver is Python, and may be interrupted between two of its reads and
 writes of what others see.
 
 Times are not numbers here. The I/O thread looks again soon (10 ms), after twice that, or late (up to a second, while
-somebody sleeps in the set); what somebody ought to read waits for two of its looks at most, and never for a late one.
+a caller sleeps in the set); what a caller ought to read waits for two of its looks at most, and never for a late one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.model.serving_state import (
     LATE,
     MAX_LOOKS,
     NAMES,
-    NOBODY,
+    NO_CALLER,
     OUT,
     ROOM,
     SERVING,
@@ -48,7 +48,7 @@ class Serving(Driving):
         self.backwards = False
         self.publishes = any("fileno" in ops for ops in case.calls)
         self.passing: dict[str, Callable[[ModelState], bool]] = {
-            "a descriptor is ready and nobody reads it": self._unread,
+            "a descriptor is ready and is not read": self._unread,
             "a call sleeps though a message is there": self._asleep,
             "a call waits for room that is there": self._unwritten,
             "close does not end": self._unclosed,
@@ -80,7 +80,7 @@ class Serving(Driving):
             return "the epoll set is closed under a caller"
         if sum(w.leading) > 1 or sum(at == EPOLL for at in w.at) > 1:
             return "two callers lead"
-        if (w.leader != NOBODY) != any(w.leading) or (w.leader != NOBODY and not w.leading[w.leader]):
+        if (w.leader != NO_CALLER) != any(w.leading) or (w.leader != NO_CALLER and not w.leading[w.leader]):
             return "the leader is not the one who leads"
         if not w.closed and w.readable_event in SHOWS and (w.readable_event == "readable") != self._has(w):
             return "the descriptor of fileno() is wrong"
@@ -89,11 +89,11 @@ class Serving(Driving):
         if w.looks > MAX_LOOKS:
             return f"an event waits for more than {MAX_LOOKS} looks"
         if self._late(w):
-            return "the I/O thread looks late though nobody serves the epoll set"
+            return "the I/O thread looks late though no thread serves the epoll set"
         if w.readable_event in SHOWS and not (w.closed or w.watches or w.bell or w.io != "idle"):
             return "the descriptor is the user's, and the I/O thread does not watch"
         if w.dismissed and not (w.closed or w.io != "idle" or "give way" in w.bell):
-            return "the I/O thread is taken for told to make way"
+            return "the I/O thread counts as asked to make way"
         return None
 
     def _late(self, w: ModelState) -> bool:
@@ -107,7 +107,7 @@ class Serving(Driving):
         return any(w.complete)
 
     def _served(self, w: ModelState) -> bool:
-        return w.leader != NOBODY and w.at[w.leader] in SERVING
+        return w.leader != NO_CALLER and w.at[w.leader] in SERVING
 
     def _ready(self, w: ModelState) -> tuple[Any, ...]:
         """Returns what epoll_wait would report."""
@@ -170,7 +170,7 @@ class Serving(Driving):
         if w.rooms and not w.room:
             yield "the peer makes room", "", self._make_room
         if case.closes and not w.closed:
-            yield "somebody closes", "", self._mark_closed
+            yield "a caller closes", "", self._mark_closed
         for c in self.callers:
             yield from self._caller_acts(w, c)
         yield from self._io_acts(w)
@@ -198,7 +198,7 @@ class Serving(Driving):
                             yield f"{who} calls {op}, late", "", lambda w, op=op: self._begin(w, c, op, True)
         elif at == SIGNALS:
             yield f"{who} has seen to signals", who, lambda w: self._go_to_sleep(w, c)
-            if self.case.nested != NOBODY:
+            if self.case.nested != NO_CALLER:
                 yield f"{who} runs a signal handler", "", lambda w: self._set(w, c, HANDLER)
         elif at == HANDLER:
             if w.at[self.case.nested] == OUT:
@@ -230,9 +230,9 @@ class Serving(Driving):
         if self.case.mutation == "a call is taken for a look":
             w.fresh = True
         if op == "fileno":
-            w.readable_event = "told"
+            w.readable_event = "shown"
             self._serve(w, late)
-            self._tell(w)
+            self._show_readable(w)
             if not w.watched and not w.called:
                 w.called = True
                 self._post(w, "come")
@@ -243,7 +243,7 @@ class Serving(Driving):
                 w.writable.append(c)
                 self._sleep(w, c)
         elif self._try(w, c, late):
-            self._tell(w)
+            self._show_readable(w)
         else:
             if op in ("recv0", "poll0", "poll") or w.behind:
                 w.fresh = True
@@ -260,16 +260,16 @@ class Serving(Driving):
     def _try(self, w: ModelState, c: int, late: bool = False) -> bool:
         """`_try`, or `_ready` where the call takes nothing."""
         if w.op[c] in ("poll", "poll0"):
-            return self._front(w) != NOBODY
+            return self._front(w) != NO_CALLER
         p = self._pick(w, late)
-        if p == NOBODY:
+        if p == NO_CALLER:
             return False
         self._take(w, p)
         return True
 
     def _after_take(self, w: ModelState) -> None:
         w.behind = bool(w.ring) and w.complete[w.ring[0]] > 0
-        self._tell(w)
+        self._show_readable(w)
 
     def _put(self, w: ModelState) -> bool:
         """`RoundRobin.put`, one peer, send_hwm 1: what the kernel does not take is all that may wait."""
@@ -289,13 +289,13 @@ class Serving(Driving):
         if c == self.case.main:
             self._look_for_signals(w, c)
         else:
-            self._go_to_sleep(w, c)  # nobody else runs in between
+            self._go_to_sleep(w, c)  # no other thread runs in between
 
     def _look_for_signals(self, w: ModelState, c: int) -> None:
         if self.case.mutation != "who runs handlers does not stand aside":
             if w.leading[c]:
                 w.leading[c] = False
-                w.leader = NOBODY
+                w.leader = NO_CALLER
             self._rouse(w)
 
     def _go_to_sleep(self, w: ModelState, c: int) -> None:
@@ -303,7 +303,7 @@ class Serving(Driving):
         if w.closed or (w.woken[c] and self.case.mutation != "a wake-up before the sleep is not seen"):
             self._tried(w, c)
             return
-        if w.leader == NOBODY or self.case.mutation == "two leaders":
+        if w.leader == NO_CALLER or self.case.mutation == "two leaders":
             w.leader = c
             w.leading[c] = True
             self._dismiss(w)
@@ -363,8 +363,8 @@ class Serving(Driving):
         w.woken[c], w.sem[c], w.in_time[c], w.op[c] = False, 0, True, ""
         if w.leading[c]:
             w.leading[c] = False
-            w.leader = NOBODY
-        if w.leader == NOBODY and mutation != "a wake-up is not passed on":
+            w.leader = NO_CALLER
+        if w.leader == NO_CALLER and mutation != "a wake-up is not passed on":
             for other in (w.readable, w.writable):
                 if other:
                     self._wake_first(w, other)
@@ -393,7 +393,7 @@ class Serving(Driving):
 
     def _notify(self, w: ModelState, wait_queue: list[int]) -> None:
         self._wake_first(w, wait_queue)
-        self._tell(w)
+        self._show_readable(w)
 
     def _wake_first(self, w: ModelState, wait_queue: list[int]) -> None:
         for c in wait_queue:
@@ -412,9 +412,9 @@ class Serving(Driving):
         if w.signalled:
             w.signalled = w.event = False
 
-    def _tell(self, w: ModelState) -> None:
+    def _show_readable(self, w: ModelState) -> None:
         if w.readable_event in SHOWS and not w.closed:
-            w.readable_event = "told" if self._front(w) == NOBODY else "readable"
+            w.readable_event = "shown" if self._front(w) == NO_CALLER else "readable"
 
     def _dismiss(self, w: ModelState) -> None:
         if w.watched and not w.dismissed and w.readable_event not in SHOWS:
@@ -426,7 +426,7 @@ class Serving(Driving):
 
     def _mark_closed(self, w: ModelState) -> None:
         w.closed = True
-        if self.case.mutation != "close wakes nobody":
+        if self.case.mutation != "close wakes no caller":
             for c in (*w.readable, *w.writable):
                 self._wake(w, c)
         self._post(w, "take over")
@@ -451,7 +451,7 @@ class Serving(Driving):
             if event == ROOM:
                 if w.blocked and w.room:
                     w.room = w.blocked = False
-                    if self.case.mutation != "room is not told":
+                    if self.case.mutation != "room is not reported":
                         self._notify(w, w.writable)
             elif event != EVENT:
                 self._take_in(w, event)
@@ -477,7 +477,7 @@ class Serving(Driving):
             elif w.last == w.ring[0]:
                 w.turn = 0
             w.ring.append(p)
-        if self.case.mutation != "an arrival is not told":
+        if self.case.mutation != "an arrival is not reported":
             self._notify(w, w.readable)
 
     def _pick(self, w: ModelState, late: bool) -> int:
@@ -505,7 +505,7 @@ class Serving(Driving):
                 w.ring.append(w.ring.pop(0))
             else:
                 return p
-        return NOBODY
+        return NO_CALLER
 
     def _take(self, w: ModelState, p: int) -> None:
         w.complete[p] -= 1
@@ -517,7 +517,7 @@ class Serving(Driving):
             self._resume(w, p)
 
     def _resume(self, w: ModelState, p: int) -> None:
-        if p in w.stopped and self.case.mutation != "nobody resumes":
+        if p in w.stopped and self.case.mutation != "reading is not resumed":
             w.stopped.remove(p)
             self._take_in(w, p)
             if p not in w.stopped and self.case.mutation != "refill does not watch again":

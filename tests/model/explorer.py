@@ -1,6 +1,6 @@
-"""Visits every state that a model can reach, and says how one is reached that must not be.
+"""Visits every state that a model can reach, and reports the steps to one that must not be.
 
-A model is what several actors do to one state, step by step. A step is what nobody can see half of. Two kinds of
+A model is what several actors do to one state, step by step. No actor can see half of a step. Two kinds of
 promises are checked: that no state is broken, and that nothing which ought to pass stays for ever, as long as every
 actor that can go on, again and again, does so at some time. Others (users, peers, clocks) may never do anything more.
 """
@@ -22,7 +22,7 @@ class Step:
 
     Attributes:
         label: What happens, for people.
-        actor: Who does it in the end, if it can be done again and again; empty: nobody has to.
+        actor: Who does it in the end, if it can be done again and again; empty: no actor has to.
         state: What is so afterwards.
     """
 
@@ -179,11 +179,11 @@ def fair(follow: list[list[tuple[int, str]]], inside: set[int]) -> Iterator[set[
             if len(part) == 1:
                 (one,) = part
                 if not any(actor for _, actor in follow[one]):
-                    yield part  # nobody has to do anything any more
+                    yield part  # no actor has to do anything any more
                     continue
             acts = {actor for index in part for target, actor in follow[index] if target in part}
             if not acts and not any(target in part for index in part for target, _ in follow[index]):
-                continue  # whoever comes here leaves
+                continue  # every actor here leaves
             starved = {actor for index in part for _, actor in follow[index] if actor and actor not in acts}
             if not starved:
                 yield part

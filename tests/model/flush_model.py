@@ -3,8 +3,8 @@
 It reads like the code: `connection.pyx` (send, _decide, _push, _after, flush), `batch.pyx` (flush_late) and
 `flusher.pyx` (leave, _round, forget, parking). The flusher's thread never takes the interpreter's lock: its steps lie
 between two sections under its mutex, or under a batch's flag. A caller's step is a whole call, but where it writes a
-large batch: that is done without the interpreter's lock, under the flag. Somebody serves the epoll set; who that is,
-`serving.py` says.
+large batch: that is done without the interpreter's lock, under the flag. Some thread serves the epoll set; which one,
+`serving.py` decides.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Case:
 
 
 START: dict[str, Any] = {
-    "pushing": NONE, "waits": NONE, "told": False, "left": (), "parked": True, "work": 0, "at": "rest",
+    "pushing": NONE, "waits": NONE, "notified": False, "left": (), "parked": True, "work": 0, "at": "rest",
     "current": NONE, "index": 0, "worked": False, "idle": 0, "keep": False,
 }  # fmt: skip
 EACH = ("sends", "room", "reads", "batch", "taken", "queued", "stuck", "watched", "blocked", "recent", "closed")
@@ -70,7 +70,7 @@ class Leaving:
         self.passing: dict[str, Callable[[Any], bool]] = {
             "a batch stays behind": lambda w: any(w.batch[b] and w.room[b] and not w.closed[b] for b in self.links),
             "a caller waits for room that is there": lambda w: w.waits != NONE and not w.blocked[w.waits],
-            "the epoll set tells of room that nobody wants": self._useless,
+            "the epoll set reports room that no caller wants": self._useless,
         }
 
     def _useless(self, w: Any) -> bool:
@@ -94,7 +94,7 @@ class Leaving:
             if w.taken[b] == "caller and flusher":
                 return "two threads are at one batch"
             if not w.closed[b] and w.blocked[b] and not w.watched[b]:
-                return "a connection is blocked, and the epoll set does not tell when it is not"
+                return "a connection is blocked, and the epoll set does not report when it is not"
         if w.parked and w.left and not w.work:
             return "the flusher sleeps though something was left to it"
         return None
@@ -119,12 +119,12 @@ class Leaving:
             if w.waits == NONE and w.pushing == NONE and w.sends[b] and free:
                 yield f"the caller sends on {b}", "", self._send, b
             if w.watched[b] and w.room[b] and free:
-                yield f"the epoll set tells that {b} has room", f"set {b}", self._on_room, b
+                yield f"the epoll set reports room for {b}", f"set {b}", self._on_room, b
             may_end = w.current != b or self.case.mutation == "forget does not wait"
             if self.case.closes and b == 0 and w.waits == NONE and w.pushing == NONE and free and may_end:
                 yield f"connection {b} ends", "", self._close, b
-        if w.waits != NONE and not w.blocked[w.waits] and w.told and w.taken[w.waits] == "":
-            yield "the caller was told of room", "caller", self._go_on, w.waits
+        if w.waits != NONE and not w.blocked[w.waits] and w.notified and w.taken[w.waits] == "":
+            yield "the caller was notified of room", "caller", self._go_on, w.waits
         if w.pushing != NONE:
             yield "the caller has written a large batch", "caller", self._pushed, w.pushing
         if w.at != "rest":
@@ -184,8 +184,8 @@ class Leaving:
             self._is_blocked(w, b)
         elif w.blocked[b]:
             w.blocked[b] = False
-            if w.waits == b and self.case.mutation != "room is not told":
-                w.told = True
+            if w.waits == b and self.case.mutation != "room is not reported":
+                w.notified = True
 
     def _is_blocked(self, w: Any, b: int) -> None:
         w.blocked[b] = True
@@ -196,7 +196,7 @@ class Leaving:
 
     def _go_on(self, w: Any, b: int) -> None:
         w.waits = NONE
-        w.told = False
+        w.notified = False
         self._send(w, b)
 
     def _close(self, w: Any, b: int) -> None:
@@ -262,7 +262,7 @@ class Leaving:
             w.recent[b] = True
             if w.batch[b]:
                 w.stuck[b] = True
-                w.watched[b] = self.case.mutation != "stuck, and nobody is asked to tell"
+                w.watched[b] = self.case.mutation != "stuck, and the epoll set is not asked"
         w.at = "drop"
 
     def _drop(self, w: Any, _: int) -> None:

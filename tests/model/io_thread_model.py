@@ -6,14 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.model.serving_state import MAX_LOOKS, NOBODY, SHOWS, SLOWER, Case, ModelState
+from tests.model.serving_state import MAX_LOOKS, NO_CALLER, SHOWS, SLOWER, Case, ModelState
 
 
 class Driving(ABC):
     """The steps of the I/O thread, from one place where others may run to the next."""
 
     case: Case
-    publishes: bool  # somebody calls fileno()
+    publishes: bool  # a caller calls fileno()
 
     @abstractmethod
     def _ready(self, w: ModelState) -> tuple[Any, ...]: ...
@@ -28,7 +28,7 @@ class Driving(ABC):
     def _drain(self, w: ModelState) -> None: ...
 
     @abstractmethod
-    def _tell(self, w: ModelState) -> None: ...
+    def _show_readable(self, w: ModelState) -> None: ...
 
     @abstractmethod
     def _close_descriptors(self, w: ModelState) -> None: ...
@@ -57,7 +57,7 @@ class Driving(ABC):
             IO[w.io](self, w)
 
     def _dispatch(self, w: ModelState) -> None:
-        w.io = "attended, so?" if w.leader != NOBODY else "serve"
+        w.io = "attended, so?" if w.leader != NO_CALLER else "serve"
         self._hurry(w)
 
     def _dispatch_attended(self, w: ModelState) -> None:
@@ -68,10 +68,10 @@ class Driving(ABC):
 
     def _io_serve(self, w: ModelState) -> None:
         w.io = "idle"
-        if w.open and w.leader == NOBODY:
+        if w.open and w.leader == NO_CALLER:
             self._drain(w)
             self._serve(w)
-            self._tell(w)
+            self._show_readable(w)
 
     def _answer(self, w: ModelState) -> None:
         order = w.bell.pop(0)
@@ -96,7 +96,7 @@ class Driving(ABC):
 
     def _unwatch(self, w: ModelState) -> None:
         """Asked under the lock: a caller that waits for later messages sees that no thread watches."""
-        if self.case.mutation != "who is refused stays told":
+        if self.case.mutation != "a refusal leaves the request to make way":
             w.dismissed = False
         w.io = "idle"
         if not self._published(w):
@@ -128,7 +128,7 @@ class Driving(ABC):
 
     def _look_attended(self, w: ModelState) -> None:
         w.io = "idle"
-        if w.leader != NOBODY:
+        if w.leader != NO_CALLER:
             w.io = "look late?"
         elif w.changed:
             self._look_again(w, "soon")

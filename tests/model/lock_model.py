@@ -1,7 +1,7 @@
 """A model of a socket's lock: `lock.pyx` and `lock.pxd`, and of what others leave to its holder.
 
 A step lies between two places where a thread lets go of the interpreter's lock: while it waits for this one, and while
-it works with it (a large frame is copied, say). Taking it and letting it go are each one step.
+it works with it (a large frame is copied, for example). Taking it and letting it go are each one step.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.model.explorer import State, Step
 
-NOBODY = -1
+FREE = -1
 OUT, WORKS, WAITS, WOKEN, ASKS = "out", "works", "waits", "woken", "asks"
 NAMES = ("at", "owner", "waiters", "free", "posted", "deferred", "asked", "ran")
 
@@ -49,13 +49,13 @@ class Locking:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.passing: dict[str, Callable[[Any], bool]] = {
-            "a thread waits for a lock that is free": lambda w: w.owner == NOBODY and (WAITS in w.at or WOKEN in w.at),
+            "a thread waits for a lock that is free": lambda w: w.owner == FREE and (WAITS in w.at or WOKEN in w.at),
             "what was left to the holder is not done": lambda w: w.deferred > 0,
         }
 
     def initial(self) -> State:
         count = self.case.threads
-        return ((OUT,) * count, NOBODY, 0, 0, False, 0, (self.case.asks,) * count, 0)
+        return ((OUT,) * count, FREE, 0, 0, False, 0, (self.case.asks,) * count, 0)
 
     def view(self, state: State) -> Any:
         return ModelState(state)
@@ -67,7 +67,7 @@ class Locking:
             return "wake-ups pile up"
         if sum(w.asked) + w.deferred + w.ran + w.at.count(ASKS) != self.case.threads * self.case.asks:
             return "a function is called twice, or never"
-        if w.deferred and w.owner == NOBODY:
+        if w.deferred and w.owner == FREE:
             return "the lock is free, and what was left to its holder is not done"
         return None
 
@@ -93,7 +93,7 @@ class Locking:
                 yield f"{t} leaves it to the holder", f"thread {t}", self._leave, t
 
     def _acquire(self, w: Any, t: int) -> None:
-        if w.owner == NOBODY:
+        if w.owner == FREE:
             w.owner = t
             w.at[t] = WORKS
         else:
@@ -106,9 +106,9 @@ class Locking:
         w.at[t] = WOKEN
 
     def _try_again(self, w: Any, t: int) -> None:
-        if self.case.mutation != "nobody notes that the wake-up was had":
+        if self.case.mutation != "the used wake-up is not noted":
             w.posted = False
-        if w.owner != NOBODY:
+        if w.owner != FREE:
             w.at[t] = WAITS
         else:
             w.waiters -= 1
@@ -123,7 +123,7 @@ class Locking:
         self._let_go(w)
 
     def _let_go(self, w: Any) -> None:
-        w.owner = NOBODY
+        w.owner = FREE
         if w.waiters and (not w.posted or self.case.mutation == "every release posts"):
             w.posted = True
             w.free += 1
@@ -131,7 +131,7 @@ class Locking:
     def _reach(self, w: Any, t: int) -> None:
         """`Pipe._reach`: another socket's thread never waits for this lock."""
         w.asked[t] -= 1
-        if w.owner == NOBODY:
+        if w.owner == FREE:
             w.ran += 1
         elif self.case.mutation == "others run between the try and the note":
             w.at[t] = ASKS

@@ -2,7 +2,7 @@
 
 Time goes in rounds, four of which are a timeout. In a round every node that runs ticks, and what is sent arrives in
 it, unless the link is cut, slow (a round late), thin (keep-alives only) or doubles what it carries. Between rounds one
-thing happens, or none. Behind a lazy link replicas are stored a round after they have come, and all else is heard at
+thing happens, or none. Behind a lazy link replicas are stored a round after they have come, and all else is handled at
 once.
 """
 
@@ -72,7 +72,7 @@ class Machine:
     incarnation: int = 0  # whatever the disk knows of it, as a clock has it
     stopped: bool = False
     storing: list[tuple[str, str, Keys, Sequence[str]]] = field(default_factory=list)  # replicas that have come
-    told: set[str] = field(default_factory=set)  # the messages that this run knows to be acknowledged
+    known_acked: set[str] = field(default_factory=set)  # the messages that this run knows to be acknowledged
     made: list[int] = field(default_factory=list)  # the numbers of this store's messages
     stated: dict[str, Any] = field(default_factory=dict)  # the statements that are on the disk
     #: Its claims of this run, by owner: the record, and who knew then which messages are acknowledged.
@@ -81,7 +81,7 @@ class Machine:
     def begin(self, now: float) -> None:
         self.incarnation += 1
         self.starts.append(self.incarnation)
-        self.storing, self.told, self.claims = [], set(), {}
+        self.storing, self.known_acked, self.claims = [], set(), {}
         leadership = Leadership(
             self.name,
             [name for name in NAMES if name != self.name],
@@ -145,7 +145,7 @@ class Cluster:
         self.faults = 0
         self.whole = 0  # rounds for which nothing was wrong
         self.knowing: frozenset[tuple[str, str]] = frozenset()  # the nodes that knew each ack a round ago
-        self.apart: dict[frozenset[str], float] = {}  # when two nodes that run did not hear all of each other last
+        self.apart: dict[frozenset[str], float] = {}  # when two running nodes last missed a message of each other
         for machine in self.machines.values():
             machine.begin(self.now)
         for _ in range(3):
@@ -235,7 +235,7 @@ class Cluster:
 
     def go_on(self, machine: Machine) -> None:
         machine.stopped = False
-        self.check_leadership()  # before it hears of anything
+        self.check_leadership()  # before it learns of anything
         waiting = [one for to, one in self.queued if to == machine.name]
         self.queued = [one for one in self.queued if one[0] != machine.name]
         for message in waiting:
@@ -281,8 +281,8 @@ class Cluster:
                 machine.tick(self.now)
                 self.carry(machine)
                 for _, key in self.deliverable(machine):
-                    if key in machine.told:
-                        raise Broken(f"{machine.name} was told that {key} is acknowledged, and delivers it")
+                    if key in machine.known_acked:
+                        raise Broken(f"{machine.name} was notified that {key} is acknowledged, and delivers it")
         self.check_knowledge()
         if self.links or not all(machine.runs for machine in self.machines.values()):
             self.whole = 0
@@ -293,7 +293,7 @@ class Cluster:
             self.check_return()
 
     def carry(self, machine: Machine) -> None:
-        """Does what a node wants done; what it says arrives at once, where nothing is in the way."""
+        """Does what a node wants done; what it sends arrives at once, where nothing is in the way."""
         assert machine.node is not None
         actions, machine.node.actions = machine.node.actions, []
         for action in actions:
@@ -345,7 +345,7 @@ class Cluster:
         match action:
             case Broadcast(kind, body):
                 if kind == "REMOVES":
-                    machine.told.update(body["keys"])
+                    machine.known_acked.update(body["keys"])
                 try:
                     node.receive(kind, body, self.now)
                 except StaleDirectory as error:
@@ -385,9 +385,9 @@ class Cluster:
                 raise Broken(f"{who} deliver what is {owner}'s")
 
     def check_knowledge(self) -> None:
-        """Checks that no node delivers a message that was acknowledged at a node it hears, when it claimed the queue.
+        """Checks that no node delivers a message that was acknowledged at a node it reaches, when it claimed the queue.
 
-        A node that has lost its disk may: it gets back what was its own from whom it hears first.
+        A node that has lost its disk may: it gets back what was its own from the first node that it reaches.
         """
         for sender, to in self.links:
             self.apart[frozenset((sender, to))] = self.now
@@ -472,9 +472,9 @@ class Cluster:
         now = self.now
         machines = []
         for machine in self.machines.values():
-            told: Any = None
+            of_node: Any = None
             if machine.node is not None:
-                told = _of_node(machine.node, now)
+                of_node = _of_node(machine.node, now)
             machines.append(
                 (
                     machine.store,
@@ -486,7 +486,7 @@ class Cluster:
                     sorted((owner, sorted(stated.items())) for owner, stated in machine.stated.items()),
                     machine.stopped,
                     sorted((owner, sorted(knew)) for owner, (_, knew) in machine.claims.items()),
-                    told,
+                    of_node,
                 )
             )
         late = [(sender, to, _of_message(message, self)) for sender, to, message in self.late]
@@ -577,7 +577,7 @@ def _of_message(message: Any, cluster: Cluster) -> Any:
         return sender, action.kind, sorted({**action.body, "incarnation": incarnation}.items())
     state = action.body
     numbers = {name: machine.node.leadership._number for name, machine in cluster.machines.items() if machine.node}
-    heard = {
+    latest = {
         who: (one == cluster.machines[who].incarnation, numbers.get(who, 0) - last)
         for who, (one, last) in state["heard"].items()
     }
@@ -587,7 +587,7 @@ def _of_message(message: Any, cluster: Cluster) -> Any:
         numbers.get(sender, 0) - state["number"],
         state["store"],
         state["records"],
-        sorted(heard.items()),
+        sorted(latest.items()),
         state["holds"],
         sorted((who, one == cluster.machines[who].incarnation) for who, (_, one) in state["known"].items()),
     )

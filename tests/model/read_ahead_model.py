@@ -57,7 +57,7 @@ class ReadingAhead:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.passing: dict[str, Callable[[Any], bool]] = {
-            "the kernel has a message, and nobody reads it": lambda w: bool(
+            "the kernel has a message, and it is not read": lambda w: bool(
                 w.kernel and self._has_room(w) and not w.closed
             ),
             "the set stays readable for nothing": lambda w: w.event and not w.ahead and w.owner != "out",
@@ -89,7 +89,7 @@ class ReadingAhead:
             return "more messages wait than recv_hwm allows"
         idle = w.owner == "out" and w.thread in ("sleeps", "looks") and not w.moved
         if idle and w.ahead and not w.stopped and not w.event and not w.closed:
-            return "messages were read ahead, and nothing tells the owner"
+            return "messages were read ahead, and nothing notifies the owner"
         if idle and w.stopped and not w.complete and not w.closed:
             return "reading has stopped for good"
         return None
@@ -234,7 +234,7 @@ class ReadingAhead:
             w.thread = "tells" if w.moved else "sleeps"
 
     def _signal(self, w: Any) -> None:
-        if not w.closed and not w.signalled and self.case.mutation != "nothing is told":
+        if not w.closed and not w.signalled and self.case.mutation != "nothing is reported":
             w.signalled = w.event = True
         w.moved = False
         w.thread = "sleeps"

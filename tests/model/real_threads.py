@@ -1,4 +1,4 @@
-"""The real thing, step by step: callers in threads of their own, and an I/O thread that does what the test says.
+"""The real thing, step by step: callers in threads of their own, and an I/O thread that does what the test commands.
 
 What a caller does between two of the test's steps is up to the scheduler. So the model is asked for every state that
 may have come about meanwhile, and what can be seen of the real socket must be what can be seen of one of them.
@@ -78,7 +78,7 @@ class Loop:
 
 
 class DeferredCalls:
-    """An alarm that rings when the test says so."""
+    """An alarm that rings when the test calls for it."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
@@ -127,7 +127,7 @@ class BlockingConnection(threading.Thread):
 
 
 class Unhurried(RecvQueue):
-    """The model knows no time, and so nobody who works for long: turns stay as long as they are."""
+    """The model knows no time, and so no thread that works for long: turns stay as long as they are."""
 
     def hurry(self) -> int:
         return 0
@@ -188,7 +188,7 @@ class Real:
             body = b"%d %d" % (p, self.sent[p])
             self.sent[p] += 1
             self.others[p].sendall(b"\0%c%s" % (len(body), body))
-        elif label == "somebody closes":
+        elif label == "a caller closes":
             self.core._mark_closed()
             self.bell.call(self.driver.take_over)
             self.bell.call(self.driver.stop)
@@ -212,7 +212,7 @@ class Real:
         fd = max(caller.fd for caller in self.callers)
         timer = self.loop.timer is not None and self.loop.timer.call is not None
         with core.lock:
-            pass  # whoever had it has let it go
+            pass  # its holder has let it go
         return {
             "watched": core.watched,
             "attended": core.attended,
@@ -229,7 +229,7 @@ class Real:
             "alarm": bool(self.alarm.calls) and not driver._stopped,
             "bell": readable(self.bell.fd),
             "published": core.published,
-            "told": fd >= 0 and not core.closed and readable(fd),
+            "is_readable": fd >= 0 and not core.closed and readable(fd),
         }
 
 
@@ -255,7 +255,7 @@ def projected(model: Serving, w: ModelState) -> dict[str, Any]:
         "alarm": w.alarm,
         "bell": bool(w.bell),
         "published": w.readable_event in SHOWS,
-        "told": w.readable_event in ("readable", "released") and not w.closed,
+        "is_readable": w.readable_event in ("readable", "released") and not w.closed,
     }
 
 
@@ -353,5 +353,5 @@ def _matching(model: Serving, real: Real, states: set[State], labels: list[str],
                 lines.append(
                     "  seen     " + str({name: seen[name] for name, value in expected.items() if seen[name] != value})
                 )
-            raise Deviation("\n".join(["the socket does not do what the model says:", *lines]))
+            raise Deviation("\n".join(["the socket does not do what the model predicts:", *lines]))
         time.sleep(0.0005)

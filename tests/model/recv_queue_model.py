@@ -41,7 +41,7 @@ class Case:
 
 NAMES = (
     "sent", "queue", "batch", "kernel", "got", "lost", "reads", "blocked",
-    "waits", "told", "handed", "raised", "moving", "kept", "dies",
+    "waits", "notified", "handed", "raised", "moving", "kept", "dies",
 )  # fmt: skip
 
 
@@ -97,10 +97,10 @@ class Feeding:
             yield "the peer reads", "", self._read
         if w.sent < self.case.sends and not w.waits and w.moving == NONE:
             yield "the caller sends", "", self._put
-        if w.waits and w.told and w.moving == NONE:
-            yield "the caller was told of room", "caller", self._go_on
+        if w.waits and w.notified and w.moving == NONE:
+            yield "the caller was notified of room", "caller", self._go_on
         noted = w.queue and self.case.mutation != "the wait for room is lost"
-        if (w.blocked or noted) and has_room:  # the set tells of room, or the owner has noted what waits
+        if (w.blocked or noted) and has_room:  # the set reports room, or the owner has noted what waits
             yield "the background thread writes on", "background", self._write_on
         if w.moving != NONE:
             yield "the owner gives a message", "owner", self._give
@@ -108,7 +108,7 @@ class Feeding:
             if w.blocked and has_room:
                 yield "the owner learns of room", "owner", self._flush
             if w.raised:
-                yield "the owner hears of the background thread", "owner", self._hear
+                yield "the owner is notified by the background thread", "owner", self._on_notified
             if not w.blocked and w.queue:
                 yield "the owner pumps", "owner", self._begin
             if w.dies and w.moving == NONE:
@@ -133,11 +133,11 @@ class Feeding:
             w.waits = True
 
     def _go_on(self, w: Any) -> None:
-        w.waits = w.told = False
+        w.waits = w.notified = False
         self._put(w)
 
     def _notify(self, w: Any) -> None:
-        w.told = w.told or w.waits
+        w.notified = w.notified or w.waits
 
     # ------------------------------------------------------------------ the batch: send_buffer.pyx
 
@@ -163,7 +163,7 @@ class Feeding:
     def _write_on(self, w: Any) -> None:
         before = w.handed
         self._flush_on(w)
-        if w.handed > before and self.case.mutation != "the owner is not told":
+        if w.handed > before and self.case.mutation != "the owner is not notified":
             w.raised = True
 
     # ------------------------------------------------------------------ the owner: connection.pyx, send_queue.pyx
@@ -176,7 +176,7 @@ class Feeding:
                 self._notify(w)
         w.raised = False
 
-    def _hear(self, w: Any) -> None:
+    def _on_notified(self, w: Any) -> None:
         w.raised = False
         if w.handed:
             w.handed = 0

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-NOBODY = -1
+NO_CALLER = -1
 EVENT = "event"  # the eventfd's place among what the epoll set reports
 ROOM = "room"  # likewise EPOLLOUT
 MAX_LOOKS = 2  # of the I/O thread, after which an event must have been served
 OUT, SIGNALS, HANDLER, EPOLL, AWAKE, FOLLOW, LATE = "out", "signals", "handler", "epoll", "awake", "follow", "late"
 SLOWER = {"soon": "twice", "twice": "late", "late": "late"}  # each pause is twice as long as the one before
 TAKES = ("recv", "timed", "recv0")
-SHOWS = ("told", "readable")  # what a descriptor of the user's is; else there is "none", or it was "released"
+SHOWS = ("shown", "readable")  # what a descriptor of the user's is; else there is "none", or it was "released"
 SERVING = (SIGNALS, EPOLL, AWAKE)  # where a leader is one
 
 
@@ -31,9 +31,9 @@ class Case:
         closes: Whether the socket is closed at some time.
         sleeps_long: Whether every sleep in the epoll set is a long one, or none.
         room: How often the peer that is written makes room, after the first message.
-        main: The caller that signals interrupt: others run while it looks for them. NOBODY: none come.
-        nested: A caller that is the handler of that one's signals: it calls in the middle of a call. NOBODY: no handler
-            calls.
+        main: The caller that signals interrupt: others run while it looks for them. NO_CALLER: none come.
+        nested: A caller that is the handler of that one's signals: it calls in the middle of a call. NO_CALLER: no
+            handler calls.
         mutation: What is not as in the code; empty: nothing.
     """
 
@@ -46,8 +46,8 @@ class Case:
     closes: bool = False
     sleeps_long: bool = False
     room: int = 0
-    main: int = NOBODY
-    nested: int = NOBODY
+    main: int = NO_CALLER
+    nested: int = NO_CALLER
     mutation: str = ""
 
 
@@ -75,7 +75,7 @@ LISTS = (
     "in_time", "seen", "readable", "writable", "bell",
 )  # fmt: skip
 START: dict[str, Any] = {
-    "ring": (), "last": NOBODY, "behind": False, "readable": (), "writable": (), "leader": NOBODY,
+    "ring": (), "last": NO_CALLER, "behind": False, "readable": (), "writable": (), "leader": NO_CALLER,
     "event": False, "signalled": False, "inside": 0, "ending": False, "closed": False, "open": True,
     "readable_event": "none", "called": False,
     "watched": True, "dismissed": False, "drowsy": False, "roused": False, "fresh": False, "io": "idle",

@@ -30,8 +30,8 @@ CASES = {
 MUTATIONS = {
     "a call is taken for a look": "an owner and a bound",
     "a wake-up is not passed on": "three callers",
-    "close wakes nobody": "an end",
-    "nobody resumes": "an owner and a bound",
+    "close wakes no caller": "an end",
+    "reading is not resumed": "an owner and a bound",
     "refill does not watch again": "an owner and a bound",
     "the I/O thread is not roused": "an owner and a bound",
     "the I/O thread is calmed for good": "an owner who sleeps for long",

@@ -27,12 +27,12 @@ WIDE = Case(sends=(4,), room=2)
 TWO = Case(sends=(2, 2), closes=True)
 
 MUTATIONS = {
-    "EPOLLOUT is not taken back": (ONE, "room that nobody wants"),
+    "EPOLLOUT is not taken back": (ONE, "room that no caller wants"),
     "forget does not wait": (TWO, "a batch that is gone"),
     "left, and thought to be queued": (WIDE, "a batch stays behind"),
     "parks whatever is left": (WIDE, "sleeps though something was left"),
-    "room is not told": (ONE, "a caller waits for room"),
-    "stuck, and nobody is asked to tell": (ONE, "does not tell"),
+    "room is not reported": (ONE, "a caller waits for room"),
+    "stuck, and the epoll set is not asked": (ONE, "does not report"),
     "the flag is ignored": (Case(sends=(4,), room=2, large=True), "two threads are at one batch"),
     "the flusher is not woken": (WIDE, "a batch stays behind"),
     "what is left again is dropped": (WIDE, "a batch stays behind"),

@@ -9,7 +9,7 @@ from tests.model.lock_model import Case, Locking
 
 MUTATIONS = {
     "every release posts": "wake-ups pile up",
-    "nobody notes that the wake-up was had": "a thread waits for a lock that is free",
+    "the used wake-up is not noted": "a thread waits for a lock that is free",
     "others run between the try and the note": "what was left to its holder is not done",
     "what was left is forgotten": "what was left to its holder is not done",
 }

@@ -28,7 +28,7 @@ def explore(cluster: Cluster, faults: int, rounds: int, seconds: float) -> tuple
         cluster: Where it begins.
         faults: How many may happen on a way.
         rounds: How long a way is.
-        seconds: Of a processor, after which it ends in any case: how long it takes is for the machine to say.
+        seconds: Of a processor, after which it ends in any case: how long it takes depends on the machine.
 
     Returns:
         How many states there are, and whether these are all.
@@ -118,7 +118,7 @@ def test_an_owner_gets_its_queue_back_only_once_it_knows_what_was_acknowledged()
 
 
 @pytest.mark.parametrize("fault", ["crash", "wipe"])
-def test_what_was_acknowledged_elsewhere_is_kept_by_all_who_were_told(fault: str) -> None:
+def test_remote_acks_are_kept_by_every_node_that_received_them(fault: str) -> None:
     cluster = taken_over()
     cluster.happen(("consume", "b", "a", KEY))
     for _ in range(8):
@@ -131,7 +131,7 @@ def test_what_was_acknowledged_elsewhere_is_kept_by_all_who_were_told(fault: str
     cluster.check_healing()
 
 
-def test_a_node_that_has_lost_its_disk_supports_nobody_at_first() -> None:
+def test_a_node_that_has_lost_its_disk_supports_no_leader_at_first() -> None:
     cluster = Cluster()
     cluster.happen(("produce",))
     cluster.happen(("part", "a"))
@@ -142,7 +142,7 @@ def test_a_node_that_has_lost_its_disk_supports_nobody_at_first() -> None:
     cluster.happen(("return", "c"))
     cluster.links = {("a", "b"): "cut", ("b", "a"): "cut", ("c", "b"): "cut"}
     for _ in range(8):
-        cluster.round()  # the second one delivers on, by what the third has said before; the first must not
+        cluster.round()  # the second one delivers on, by what the third has sent before; the first must not
     cluster.check_healing()
 
 

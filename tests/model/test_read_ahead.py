@@ -20,10 +20,10 @@ MUTATIONS = {
     "detach does not wait": (CASES["an end"], "gone"),
     "the owner ignores the flag": (CASES["room for all"], "two threads"),
     "the kernel comes first": (CASES["room for all"], "overtaken"),
-    "a turn ends in silence": (CASES["short turns"], "nothing tells the owner"),
-    "only events are looked at": (CASES["short turns"], "nobody reads it"),
-    "nothing is told": (CASES["room for all"], "nothing tells the owner"),
-    "the set is armed on an edge": (CASES["room for all"], "nobody reads it"),
+    "a turn ends in silence": (CASES["short turns"], "nothing notifies the owner"),
+    "only events are looked at": (CASES["short turns"], "is not read"),
+    "nothing is reported": (CASES["room for all"], "nothing notifies the owner"),
+    "the set is armed on an edge": (CASES["room for all"], "is not read"),
 }
 
 

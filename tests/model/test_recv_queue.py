@@ -19,7 +19,7 @@ CASES = {
 
 MUTATIONS = {
     "counted, and the caller sleeps": (CASES["no room but for one"], "a caller waits"),
-    "the owner is not told": (CASES["no room but for one"], "a caller waits"),
+    "the owner is not notified": (CASES["no room but for one"], "a caller waits"),
     "the owner's mark is ignored": (Case(sends=6, hwm=3, room=2, reads=6, dies=True), "overtaken"),
     "the wait for room is lost": (CASES["an owner that is away"], "something waits"),
     "put back behind": (CASES["a connection that is lost"], "overtaken"),

@@ -92,15 +92,15 @@ VALID = st.one_of(
     request(p.DELETE_DURABLE, NAMES, st.sampled_from([b"n", b"m"])),
 )
 ANY = st.tuples(COMMANDS, st.lists(PARTS, max_size=8)).map(lambda drawn: [drawn[0], *drawn[1]])
-#: What takes from others what is theirs is what the protocol allows, and is not said here.
+#: What takes from others what is theirs is what the protocol allows, and is not sent here.
 MESSAGES = st.one_of(VALID, VALID, ANY).filter(
-    lambda said: (
-        not (said[0] in (p.DELETE, p.CONSUME) and said[2:3] in ([b"b"], [b"c"], [b"j"], [b"k"][said[0] == p.CONSUME :]))
+    lambda sent: (
+        not (sent[0] in (p.DELETE, p.CONSUME) and sent[2:3] in ([b"b"], [b"c"], [b"j"], [b"k"][sent[0] == p.CONSUME :]))
     )
 )
 
 
-class Beside:
+class OtherClient:
     """A well-behaved client of one topic of each delivery."""
 
     def __init__(self, endpoint: str) -> None:
@@ -128,7 +128,7 @@ class Beside:
         found = self.client.jobs(self.working, 1)
         for id, _, count in found:
             assert count == 1
-            self.client.say(b"ACK", self.working, id, id)
+            self.client.send(b"ACK", self.working, id, id)
         return {id: body for id, body, _ in found}
 
 
@@ -139,27 +139,27 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def beside(endpoint: str) -> Iterator[Beside]:
-    one = Beside(endpoint)
+def other(endpoint: str) -> Iterator[OtherClient]:
+    one = OtherClient(endpoint)
     yield one
     one.client.close()
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
-@given(said=st.lists(MESSAGES, max_size=30), asks=st.booleans())
+@given(sent=st.lists(MESSAGES, max_size=30), asks=st.booleans())
 def test_random_messages_of_one_client_lose_nothing_of_another(
-    endpoint: str, beside: Beside, said: list[list[bytes]], asks: bool, caplog: pytest.LogCaptureFixture
+    endpoint: str, other: OtherClient, sent: list[list[bytes]], asks: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = RawClient(endpoint, hello=False)
     try:
-        one.say(b"HELLO", b"h", {"version": 1, "client": os.urandom(16).hex()})
-        for message in said:
-            one.say(*message)
-        beside.works()
+        one.send(b"HELLO", b"h", {"version": 1, "client": os.urandom(16).hex()})
+        for message in sent:
+            one.send(*message)
+        other.works()
         if asks:
-            one.say(b"PING", b"the last")
+            one.send(b"PING", b"the last")
             assert one.answer(b"the last") == [b"PONG", b"the last"]
-        beside.works()
+        other.works()
     finally:
         one.close()
-    assert not [told.getMessage() for told in caplog.records if told.exc_info]
+    assert not [entry.getMessage() for entry in caplog.records if entry.exc_info]

@@ -21,7 +21,7 @@ NUMBERS = st.integers(0, 2**63)
 
 @examples(200)
 @given(PARTS, PARTS, PARTS, NUMBERS, NUMBERS, st.binary())
-def test_what_is_said_is_read(group: str, scheme: str, type_: str, pid: int, thread: int, payload: bytes) -> None:
+def test_what_is_sent_is_read(group: str, scheme: str, type_: str, pid: int, thread: int, payload: bytes) -> None:
     head, found = split_frame(head_of(group, scheme, type_, pid, thread) + payload)
     assert found == payload
     assert read_identifier(head) == Identifier(group, scheme, type_, pid, f"{thread:x}")

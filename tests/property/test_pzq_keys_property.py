@@ -36,7 +36,7 @@ def runs_of(keys: set[str]) -> list[list[str]]:
     return runs
 
 
-class Beside(RuleBasedStateMachine):
+class KeysComparison(RuleBasedStateMachine):
     """Both have the same entries after any calls."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Beside(RuleBasedStateMachine):
         assert sorted(self.recent) == sorted(self.last)
 
 
-TestBeside = pytest.mark.timeout(120)(Beside.TestCase)
+TestKeysComparison = pytest.mark.timeout(120)(KeysComparison.TestCase)
 
 
 @pytest.mark.parametrize(
@@ -149,16 +149,16 @@ def test_the_same_keys_again_and_again_do_not_gather() -> None:
 def test_who_asks_for_all_in_their_order_is_given_again_only_what_is_beyond_the_bound() -> None:
     """Consumers leave every other message, so that each of these is a run."""
     keys = [f"{1700 + number // 256}|0123abcd-4567-8007-8000-{number:012x}" for number in range(40_000)]
-    told = [key for number, key in enumerate(keys) if number % 2]
+    reported = [key for number, key in enumerate(keys) if number % 2]
     recent = RecentKeys(16_384)
-    for key in told:
+    for key in reported:
         recent.add([key])
     again = 0
-    for begin in range(0, len(told), 256):
-        unknown = [key for key in told[begin : begin + 256] if not recent.find([key])]
+    for begin in range(0, len(reported), 256):
+        unknown = [key for key in reported[begin : begin + 256] if not recent.find([key])]
         again += len(unknown)
         recent.add(unknown)
-    assert len(told) - 16_384 <= again <= len(told) - 16_384 + 2 * 16_384 // 64
+    assert len(reported) - 16_384 <= again <= len(reported) - 16_384 + 2 * 16_384 // 64
 
 
 def test_a_store_whose_clock_is_behind_keeps_its_share() -> None:

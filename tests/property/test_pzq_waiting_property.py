@@ -25,7 +25,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_batches_say_what_single_messages_would(steps: list[tuple[str, list[str]]]) -> None:
+def test_batches_report_what_single_messages_would(steps: list[tuple[str, list[str]]]) -> None:
     waiting = PendingReplication()
     book: dict[str, tuple[set[str], float]] = {}
     for now, (what, keys) in enumerate(steps):
@@ -37,14 +37,14 @@ def test_batches_say_what_single_messages_would(steps: list[tuple[str, list[str]
         elif what == "drop":
             assert sorted(waiting.drop(keys)) == sorted(key for key in keys if book.pop(key, None) is not None)
         elif what == "enough":
-            told = list(waiting.enough(REPLICAS))
-            assert sorted(told) == sorted(key for key, (having, _) in book.items() if len(having) >= REPLICAS)
-            for key in told:
+            answered = list(waiting.enough(REPLICAS))
+            assert sorted(answered) == sorted(key for key, (having, _) in book.items() if len(having) >= REPLICAS)
+            for key in answered:
                 del book[key]
         elif what == "expire":
-            told = list(waiting.expired(now))
-            assert sorted(told) == sorted(key for key, (_, until) in book.items() if until <= now)
-            for key in told:
+            answered = list(waiting.expired(now))
+            assert sorted(answered) == sorted(key for key, (_, until) in book.items() if until <= now)
+            for key in answered:
                 del book[key]
         else:
             fresh = [key for key in keys if key in book and what not in book[key][0]]

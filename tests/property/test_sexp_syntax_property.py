@@ -36,7 +36,7 @@ def quoted(draw, atom: bytes) -> bytes:
         if byte not in b'\\"':
             ways.append(bytes([byte]))
         if byte == 92 and at + 1 < len(atom) and atom[at + 1] in b"qz.-(;|#":
-            ways.append(b"\\")  # what is no escape stays as it is
+            ways.append(b"\\")  # what is not an escape stays as it is
         way = draw(st.sampled_from(ways))
         if draw(st.integers(0, 15)) == 0 and byte not in b" \t" and out[-1:] != b"\\":
             out += draw(st.sampled_from([b"\\\n", b"\\\r\n  \t", b"\\\n "]))

@@ -176,7 +176,7 @@ class Libzmq:
 LIBRARIES: dict[str, Any] = {"omq": Blocking, "asyncio": Looped, "zmq": Libzmq}
 
 
-def say(*words: object) -> None:
+def report(*words: object) -> None:
     print(*words, flush=True)
 
 
@@ -187,7 +187,7 @@ def messages(count: int, size: int, base: int = 0) -> Iterator[list[bytes]]:
 
 
 def play(part: dict[str, Any]) -> None:
-    """Does what a part says: see `tests.shutdown.process_pair.Part`."""
+    """Does what a part describes: see `tests.shutdown.process_pair.Part`."""
     own = options_of(part["kind"], SENDER.get(part["kind"], "")) if part["takes"] else {}
     seat = LIBRARIES[part["library"]](part["kind"], {**own, **part["options"]})
     endpoint = part["endpoint"]
@@ -195,7 +195,7 @@ def play(part: dict[str, Any]) -> None:
         visit(seat, part)
     elif part["binds"]:
         endpoint = seat.bind(endpoint)
-        say("at", endpoint)
+        report("at", endpoint)
     else:
         seat.connect(endpoint)
     if part["sends"] and not part["visits"]:
@@ -203,11 +203,11 @@ def play(part: dict[str, Any]) -> None:
             seat.wait_connected()
         for burst in messages(part["sends"], part["size"]):
             seat.send_all(burst)
-    say("begun")
+    report("begun")
     got = take(seat, part) if part["takes"] else []
     if part["end"] in ("disconnect", "unbind"):
         seat.undo(part["end"], endpoint)
-        say("ended")
+        report("ended")
         # Lives on, and so does its loop.
         if isinstance(seat, Looped):
             seat.rest(part["lives"])
@@ -215,9 +215,9 @@ def play(part: dict[str, Any]) -> None:
             time.sleep(part["lives"])
     elif part["end"] == "close":
         seat.close()
-        say("ended")
+        report("ended")
         sys.stdin.read() if part["waits"] else None
-    say(json.dumps(got))
+    report(json.dumps(got))
 
 
 def visit(seat: Any, part: dict[str, Any]) -> None:
@@ -247,7 +247,7 @@ def take(seat: Any, part: dict[str, Any]) -> list[int]:
 
 
 def work(seat: Any, part: dict[str, Any]) -> None:
-    """Is at something else, and may say something while it is."""
+    """Is at something else, and may report something while it is."""
     for _ in range(part["chats"]):
         seat.send_all([b"chat"])
         time.sleep(part["absent"] / part["chats"])

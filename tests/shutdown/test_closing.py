@@ -148,7 +148,7 @@ def test_a_closer_that_is_still_being_talked_to_has_lost_nothing():
 
     def talk(one: str, other: str, common: dict[str, float]) -> Callable[[], str]:
         closes = Part(one, "DEALER", options=common, sends=2500, size=1000)
-        options = {**common, "linger": 0}  # its last words may find nobody
+        options = {**common, "linger": 0}  # its last words may find no peer
         talks = Part(
             other, "DEALER", binds=True, options=options, sends=500, size=1000, chats=200, takes=2500, absent=2.5
         )

@@ -27,7 +27,7 @@ from tests.support.signal_injection import SIGNAL, TRIGGER, Points, scattered
 from tests.support.waits import until
 
 HANG = 12.0  # seconds after which one interruption hangs
-ENOUGH = 3  # failures of a case that are told
+ENOUGH = 3  # failures of a case that are printed
 
 
 class Tick(Exception):
@@ -195,7 +195,7 @@ class Explorer:
 
 
 class Listener(logging.Handler):
-    """Hears what the library complains of; without a lock, for handlers of signals may be running."""
+    """Collects what the library complains of; without a lock, for handlers of signals may be running."""
 
     def __init__(self, noise: list[str]) -> None:
         super().__init__(logging.WARNING)

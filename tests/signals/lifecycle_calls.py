@@ -40,7 +40,7 @@ class Bind(InterruptedCall):
         try:
             self.one.bind(self.where)
         except omq.BindError:
-            assert self.name in self.one.endpoints, "the name is taken by nobody"
+            assert self.name in self.one.endpoints, "the name is not taken"
         for n, endpoint in enumerate(self.one.endpoints):
             with omq.PUSH(self.peer_context, connect=endpoint, linger=0) as push:
                 push.send(b"%d" % n, timeout=BOUND)
@@ -222,7 +222,7 @@ class Peers(InterruptedCall):
 
 
 class Listen(InterruptedCall):
-    """A monitor's next events; each is told once, in its order."""
+    """A monitor's next events; each is reported once, in its order."""
 
     kind = "PULL"
     transports: ClassVar[tuple[str, ...]] = ("inproc",)
@@ -255,7 +255,7 @@ class Listen(InterruptedCall):
 
 
 class ListenBehind(Listen):
-    """A monitor that is read too slowly: every event is told, or counted as missed."""
+    """A monitor that is read too slowly: every event is reported, or counted as missed."""
 
     def prepare(self) -> None:
         self.monitor = self.one.monitor(limit=3)

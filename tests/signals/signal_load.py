@@ -44,7 +44,7 @@ class SignalLoad:
     Attributes:
         raised: How often the handler has raised.
         caught: How often that arrived in the code that was interrupted.
-        noise: What the library logged, and what was raised where nobody could catch it.
+        noise: What the library logged, and what was raised where no caller could catch it.
     """
 
     def __init__(self, period: float = 0.0005, act: Callable[[], None] | None = None) -> None:
@@ -83,7 +83,7 @@ class SignalLoad:
     def gather(self, out: list[Any], results: Iterable[Any]) -> bool:
         """Puts results into a list until the handler raises; false if it did."""
         take = out.extend
-        gc.disable()  # what is raised in the code that runs at an object's end vanishes, whoever's object it is
+        gc.disable()  # what is raised in the code that runs at an object's end vanishes, in every object
         try:
             self._armed = True
             take(results)
@@ -106,11 +106,11 @@ class SignalLoad:
         lost = self.raised - self.caught
         assert self.caught == self.raised, f"{lost} of {self.raised} exceptions vanished: {self.noise[:3]}"
         assert not self.noise, self.noise[:3]
-        assert self.raised > MIN_RAISED or self._act, f"{self.raised} signals are no load"
+        assert self.raised > MIN_RAISED or self._act, f"{self.raised} signals are not a load"
 
 
 class _Listener(logging.Handler):
-    """Hears what the library complains of, without a lock."""
+    """Collects what the library complains of, without a lock."""
 
     def __init__(self, noise: list[str]) -> None:
         super().__init__(logging.WARNING)
@@ -121,7 +121,7 @@ class _Listener(logging.Handler):
 
     def handle(self, record: logging.LogRecord) -> bool:
         error = record.exc_info and record.exc_info[1]
-        if "has dropped" not in record.getMessage():  # an interrupted end says what it drops
+        if "has dropped" not in record.getMessage():  # an interrupted end logs what it drops
             self._noise.append(f"logged: {record.getMessage()} {error!r}")
         return True
 
@@ -132,7 +132,7 @@ def _in_thread(work: Callable[[], Any]) -> threading.Thread:
     return thread
 
 
-class _Patience:
+class _StallCheck:
     """Ends a loop that makes no headway."""
 
     def __init__(self, what: list[Any]) -> None:
@@ -185,11 +185,11 @@ def _receive(seconds: float, endpoint: str, how: str, beats: bool, hwm: int) -> 
     }
     out: list[Any] = []
     end = time.monotonic() + seconds
-    patience = _Patience(out)
+    stall_check = _StallCheck(out)
     with SignalLoad() as load:
         while load.continues(end):
             load.gather(out, calls[how]())
-            patience.check()
+            stall_check.check()
     over.set()
     while sender.is_alive() or pull.poll(0.2):
         if pull.poll(0.05):
@@ -217,11 +217,11 @@ def _receive_from_loop(seconds: float, how: str) -> None:
     sender = _in_thread(lambda: asyncio.run(send()))
     out: list[Any] = []
     end = time.monotonic() + seconds
-    patience = _Patience(out)
+    stall_check = _StallCheck(out)
     with SignalLoad() as load:
         while load.continues(end):
             load.gather(out, map(pull.recv_many, [50] * 5) if how == "recv_many" else islice(pull, 50))
-            patience.check()
+            stall_check.check()
     over.set()
     while sender.is_alive() or pull.poll(0.2):
         if pull.poll(0.05):
@@ -355,8 +355,8 @@ def _subscribe(seconds: float, endpoint: str) -> None:
     context.term(0)
 
 
-def _hear(seconds: float, endpoint: str) -> None:
-    """An XPUB in the main thread is told of every subscription that is in force."""
+def _receive_subscriptions(seconds: float, endpoint: str) -> None:
+    """An XPUB in the main thread receives every subscription that is in force."""
     context = omq.Context()
     # Sooner or later there are more than the million that one peer may have.
     xpub = omq.XPUB(context, bind=endpoint, recv_hwm=0, linger=0, recv_timeout=STALL_TIMEOUT_S, max_subscriptions=None)
@@ -379,19 +379,19 @@ def _hear(seconds: float, endpoint: str) -> None:
     since = xpub.peers[0].since
     out: list[Any] = []
     end = time.monotonic() + seconds
-    patience = _Patience(out)
+    stall_check = _StallCheck(out)
     with SignalLoad() as load:
         while load.continues(end):
             load.gather(out, islice(xpub, 20))
-            patience.check()
+            stall_check.check()
     over.set()
     while b"\1end" not in out[-1000:]:
         out.extend(xpub.recv_many())
     assert xpub.peers[0].since == since, "the connection was lost"
-    told = Counter(out)
-    assert set(told.values()) == {1}, "told twice"
-    silent = _in_force(xpub) - {message[1:] for message in told}
-    assert not silent, f"{len(silent)} are in force, and nobody was told: {sorted(silent)[:3]}"
+    counts = Counter(out)
+    assert set(counts.values()) == {1}, "received twice"
+    silent = _in_force(xpub) - {message[1:] for message in counts}
+    assert not silent, f"{len(silent)} are in force, and were not received: {sorted(silent)[:3]}"
     done.set()
     subscriber.join(STALL_TIMEOUT_S)
     load.check()
@@ -530,8 +530,8 @@ LOADS: dict[str, Callable[[float], None]] = {
     "send-inproc": lambda s: _send(s, "inproc://x"),
     "subscribe-tcp": lambda s: _subscribe(s, "tcp://127.0.0.1:*"),
     "subscribe-inproc": lambda s: _subscribe(s, "inproc://x"),
-    "hear-tcp": lambda s: _hear(s, "tcp://127.0.0.1:*"),
-    "hear-inproc": lambda s: _hear(s, "inproc://x"),
+    "hear-tcp": lambda s: _receive_subscriptions(s, "tcp://127.0.0.1:*"),
+    "hear-inproc": lambda s: _receive_subscriptions(s, "inproc://x"),
     "live": _live,
     "terminate": _terminate,
     "calls-tcp": lambda s: _other_calls(s, "tcp://127.0.0.1:*"),

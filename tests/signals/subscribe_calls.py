@@ -98,7 +98,7 @@ class XSubscribe(InterruptedCall):
 
 
 class HearSubscriptions(InterruptedCall):
-    """An XPUB whose user is told of each subscription."""
+    """An XPUB whose user receives each subscription."""
 
     kind, peer_kind = "XPUB", "SUB"
     options: ClassVar[dict[str, Any]] = {"recv_hwm": 0}
@@ -120,11 +120,11 @@ class HearSubscriptions(InterruptedCall):
     def check_after(self) -> None:
         self.threads[0].join(BOUND)
         self.peer("subscribe", b"end")
-        told = [message for some in self.out for message in some]
-        while b"\1end" not in told:
-            told += self.one.recv_many(timeout=BOUND)
+        received = [message for some in self.out for message in some]
+        while b"\1end" not in received:
+            received += self.one.recv_many(timeout=BOUND)
         want = [b"\1%d" % n for n in range(self.count)] + [b"\1end"]
-        assert Counter(told) == Counter(want), Counter(want) - Counter(told)
+        assert Counter(received) == Counter(want), Counter(want) - Counter(received)
         assert len(in_force(self.one)) == self.count + 1
 
 

@@ -1,7 +1,7 @@
 """Peers come and go for a long time: `make soak MINUTES=10`, or `python -m tests.soak.soak --minutes 10`.
 
 All patterns and both twins at once, in this process and in others that are started, killed and stopped. The memory of
-this process, after warming up, must stay flat, and so must its descriptors and threads; the exit status says whether.
+this process, after warming up, must stay flat, and so must its descriptors and threads; the exit status shows whether.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def client(shared: SoakEndpoints, chance: random.Random) -> None:
                 try:
                     assert one.recv_multipart(timeout=1) == message
                 except omq.Timeout:
-                    break  # a REQ may not ask again; at the end of the soak nobody answers
+                    break  # a REQ may not ask again; at the end of the soak no peer answers
                 shared.counts["answered"] += 1
                 time.sleep(PAUSE)
 
@@ -253,13 +253,13 @@ def soak(minutes: float, seed: int) -> int:
     with tempfile.TemporaryDirectory(prefix="omq-") as folder:
         shared = SoakEndpoints(folder)
         threads = _start(shared, seed, failures)
-        begun = told = time.monotonic()
+        begun = printed = time.monotonic()
         print(f"{'s':>6} {'MiB':>8} {'fds':>5} {'threads':>8}  counts", flush=True)
         while time.monotonic() - begun < 60 * minutes and not shared.over.wait(SAMPLE):
             gc.collect()
             samples.append((time.monotonic() - begun, sample()))
-            if samples[-1][0] - told + begun > 15 or len(samples) == 1:
-                told = time.monotonic()
+            if samples[-1][0] - printed + begun > 15 or len(samples) == 1:
+                printed = time.monotonic()
                 when, (memory, descriptors, count) = samples[-1]
                 counts = ", ".join(f"{name} {number}" for name, number in sorted(shared.counts.items()))
                 print(f"{when:6.0f} {memory / 2**20:8.2f} {descriptors:5} {count:8}  {counts}", flush=True)

@@ -59,7 +59,7 @@ class CrashReport:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Ends a test that pytest-timeout cannot end: its thread needs Python's lock, and a say at the terminal."""
+        """Ends a test that pytest-timeout cannot end: its thread needs Python's lock, and the terminal."""
         marker = item.get_closest_marker("timeout")
         bound = float(marker.args[0] if marker is not None and marker.args else item.config.getini("timeout") or 0)
         failed = [f"failed before: {name}" for name in self._failed[-5:]]
@@ -77,7 +77,7 @@ class CrashReport:
             self._failed.append(report.nodeid)
 
     def pytest_unconfigure(self) -> None:
-        # Its end, too, is one that may crash; whoever comes through it leaves an empty file.
+        # Its end, too, may crash; a run that comes through it leaves an empty file.
         self._file.seek(0)
         self._file.truncate()
         self._file.write(b"at the end\n")
@@ -248,11 +248,11 @@ def _parts(text: str) -> tuple[list[str], dict[str, list[str]]]:
 def main() -> None:
     """Prints them."""
     kept = [path for path in (PLACE / "crash", *sorted(PLACE.glob("crash-*"))) if path.exists()]
-    told = [text for text in (path.read_text(errors="replace") for path in kept) if _crashed(text)]
-    if not told:
+    reports = [text for text in (path.read_text(errors="replace") for path in kept) if _crashed(text)]
+    if not reports:
         sys.exit("it has left no crash report")
-    for text in told:
-        _tell(text)
+    for text in reports:
+        _print_report(text)
 
 
 def _crashed(text: str) -> bool:
@@ -260,7 +260,7 @@ def _crashed(text: str) -> bool:
     return "\nthreads\n" in text or "Current thread" in text
 
 
-def _tell(text: str) -> None:
+def _print_report(text: str) -> None:
     head, parts = _parts(text)
     threads = [
         line for line in parts["threads"] if not re.search(r"/_pytest/|/pluggy/|/xdist/|^Extension modules", line)

@@ -44,7 +44,7 @@ class TopicConsumer:
 
 
 class ScriptedBroker:
-    """Does what the page of the protocol says, one message at a time.
+    """Follows the page of the protocol, one message at a time.
 
     Attributes:
         up: What the client has sent and the broker has not looked at.
@@ -83,9 +83,9 @@ class ScriptedBroker:
             getattr(self, f"_{command.decode().lower()}")(tag, *parts)
         except LookupError as error:
             self.tags.pop(tag, None)
-            self.say(protocol.ERROR, tag, b"topic", str(error).encode())
+            self.send(protocol.ERROR, tag, b"topic", str(error).encode())
 
-    def say(self, *parts: bytes) -> None:
+    def send(self, *parts: bytes) -> None:
         """Sends a message."""
         self.down.append(list(parts))
 
@@ -107,9 +107,9 @@ class ScriptedBroker:
             if isinstance(held, Reading):
                 held.position = chosen[-1]
                 held.credit -= len(records)
-                self.say(protocol.BLOCK, tag, header, records)
+                self.send(protocol.BLOCK, tag, header, records)
             else:
-                self.say(protocol.JOBS, tag, header, records, counts)
+                self.send(protocol.JOBS, tag, header, records, counts)
             return True
         return False
 
@@ -134,15 +134,15 @@ class ScriptedBroker:
         assert json.loads(about)["version"] == 1
         self._end()
         self.greeted = True
-        self.say(protocol.WELCOME, tag, b'{"version": 1, "broker": "b", "max_body": 1000}')
+        self.send(protocol.WELCOME, tag, b'{"version": 1, "broker": "b", "max_body": 1000}')
 
     def _bye(self, tag: bytes) -> None:
         self._end()
-        self.say(protocol.BYE, tag)
+        self.send(protocol.BYE, tag)
 
     def _flush(self, tag: bytes) -> None:
         self._keep()
-        self.say(protocol.FLUSHED, tag)
+        self.send(protocol.FLUSHED, tag)
 
     def _append(
         self, tag: bytes, name: bytes, records: bytes, producer: bytes, sequence: bytes, first_outstanding: bytes
@@ -160,23 +160,23 @@ class ScriptedBroker:
         topic.floors[producer] = max(topic.floors.get(producer, 0), protocol.number(first_outstanding))
         for old in [old for old in topic.producers if old[1] < topic.floors[producer]]:
             del topic.producers[old]
-        self.say(protocol.PUBLISHED, tag, u64(first))
+        self.send(protocol.PUBLISHED, tag, u64(first))
 
     def _subscribe(self, tag: bytes, name: bytes, about: bytes) -> None:
         assert self.greeted
         assert tag not in self.tags
-        topic, said = self.topics[name.decode()], json.loads(about)
-        position = {"earliest": 0, "latest": len(topic.bodies)}.get(said["replay"], said["replay"])
-        if said["name"] is not None:
-            position = topic.names.setdefault(said["name"], position)
-        self.tags[tag] = Reading(topic, position, said["credit"], said["name"])
-        self.say(protocol.SUBSCRIBED, tag, json.dumps({"topic_id": 1, "position": position}).encode())
+        topic, options = self.topics[name.decode()], json.loads(about)
+        position = {"earliest": 0, "latest": len(topic.bodies)}.get(options["replay"], options["replay"])
+        if options["name"] is not None:
+            position = topic.names.setdefault(options["name"], position)
+        self.tags[tag] = Reading(topic, position, options["credit"], options["name"])
+        self.send(protocol.SUBSCRIBED, tag, json.dumps({"topic_id": 1, "position": position}).encode())
 
     def _consume(self, tag: bytes, name: bytes, about: bytes) -> None:
         assert self.greeted
         assert tag not in self.tags
         self.tags[tag] = TopicConsumer(self.topics[name.decode()], json.loads(about)["credit"])
-        self.say(protocol.CONSUMING, tag, b'{"topic_id": 1}')
+        self.send(protocol.CONSUMING, tag, b'{"topic_id": 1}')
 
     def _credit(self, tag: bytes, more: bytes) -> None:
         if tag in self.tags:
@@ -214,7 +214,7 @@ class ScriptedBroker:
                     share.credit += 1
                 topic.acknowledged.add(id)
         self._keep()
-        self.say(protocol.REACKED, tag)
+        self.send(protocol.REACKED, tag)
 
     def _keep(self) -> None:
         for topic in self.topics.values():
@@ -224,4 +224,4 @@ class ScriptedBroker:
         held = self.tags.pop(tag, None)
         if isinstance(held, TopicConsumer):
             held.topic.handed = {id: share for id, share in held.topic.handed.items() if share is not held}
-        self.say(protocol.CANCELLED, tag)
+        self.send(protocol.CANCELLED, tag)

@@ -12,7 +12,7 @@ settings.register_profile("long", max_examples=10 * USUAL)
 
 
 def examples(count: int, **more: Any) -> settings:
-    """Settings for so many examples, or more of them where the profile says so.
+    """Settings for a number of examples, or more of them if the profile demands it.
 
     Args:
         count: In `make test`.

@@ -100,7 +100,7 @@ class RawClient:
 
     Args:
         endpoint: The broker's.
-        hello: Says HELLO first.
+        hello: Sends HELLO first.
         options: Of the socket, as pyzmq names them.
     """
 
@@ -117,7 +117,7 @@ class RawClient:
         if hello:
             self.welcome = json.loads(self.ask(b"HELLO", {"version": 1, "client": self.client})[0])
 
-    def say(self, *parts: Any) -> None:
+    def send(self, *parts: Any) -> None:
         """Sends a message; numbers become u64, dictionaries and lists JSON."""
         self.socket.send_multipart([_part(part) for part in parts])
 
@@ -140,7 +140,7 @@ class RawClient:
         """Sends a request, and returns the parts after the tag of its answer."""
         self._tag += 1
         tag = b"q%d" % self._tag
-        self.say(command, tag, *parts)
+        self.send(command, tag, *parts)
         name, _, *rest = self.answer(tag)
         assert name != b"ERROR" or expect == b"ERROR", rest
         assert not expect or name == expect, (name, rest)

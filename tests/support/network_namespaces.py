@@ -40,7 +40,7 @@ ENTER = (
 )
 #: Less work for JVMs that live a minute, so that two cores do for six of them.
 BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-#: What every executor says.
+#: What every executor prints.
 USUAL = re.compile(r" INFO |default log4j profile|incubator modules|NativeCodeLoader|SIGNAL TERM|^tdown$|^=+$")
 
 _numbers = itertools.count()
@@ -167,12 +167,12 @@ class Hosts:
 
 
 class Process:
-    """A process on a host: what it says, line by line, and what it tells (`told {...}`).
+    """A process on a host: what it prints, line by line, and what it reports (`reported {...}`).
 
     Args:
         hosts: The hosts.
         name: The one that it runs on.
-        log: Where its errors go, in the host's folder; if empty, they are among what it says.
+        log: Where its errors go, in the host's folder; if empty, they are in its output.
         command: The command.
         environ: What the environment has besides.
     """
@@ -195,7 +195,7 @@ class Process:
                 stderr=stack.enter_context(self._log.open("w")) if self._log else subprocess.STDOUT,
                 text=True,
             )
-        self._said: list[str] = []
+        self._output: list[str] = []
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -203,11 +203,11 @@ class Process:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._said.append(line)
+            self._output.append(line)
             self._lines.put(line)
         self._lines.put(None)
 
-    def wait_said(self, pattern: str, seconds: float) -> re.Match[str]:
+    def wait_printed(self, pattern: str, seconds: float) -> re.Match[str]:
         """Waits for a line that has a pattern; those before it are passed over.
 
         Raises:
@@ -218,25 +218,25 @@ class Process:
             try:
                 line = self._lines.get(timeout=max(end - time.monotonic(), 0))
             except queue.Empty:
-                raise AssertionError(f"{self._what} does not say {pattern!r} in {seconds} s\n{self.tail()}") from None
+                raise AssertionError(f"{self._what} does not print {pattern!r} in {seconds} s\n{self.tail()}") from None
             if line is None:
-                raise AssertionError(f"{self._what} ended and did not say {pattern!r}\n{self.tail()}")
+                raise AssertionError(f"{self._what} ended and did not print {pattern!r}\n{self.tail()}")
             if found := re.search(pattern, line):
                 return found
 
-    def hear(self, seconds: float) -> dict[str, Any]:
-        """Waits for what it tells next."""
-        facts: dict[str, Any] = json.loads(self.wait_said(r"^told (.*)$", seconds)[1])
+    def wait_report(self, seconds: float) -> dict[str, Any]:
+        """Waits for its next report."""
+        facts: dict[str, Any] = json.loads(self.wait_printed(r"^reported (.*)$", seconds)[1])
         return facts
 
-    def has_told(self, fact: str) -> bool:
+    def has_reported(self, fact: str) -> bool:
         """Returns whether the program has reported a fact already."""
-        return any(line.startswith("told ") and fact in json.loads(line[5:]) for line in list(self._said))
+        return any(line.startswith("reported ") and fact in json.loads(line[9:]) for line in list(self._output))
 
     def tail(self) -> str:
-        """The last lines that it said."""
+        """The last lines that it printed."""
         lines = self._log.read_text().splitlines(keepends=True) if self._log else []
-        return "".join([*lines[-60:], *(line[:500] for line in self._said[-20:])])
+        return "".join([*lines[-60:], *(line[:500] for line in self._output[-20:])])
 
     def order(self, line: str) -> None:
         """Gives it a line."""
@@ -303,7 +303,7 @@ class Cluster:
         for name in self.executors:
             self._daemon("Worker", name, "Successfully registered", *given)
 
-    def _daemon(self, role: str, name: str, says: str, *arguments: str) -> str:
+    def _daemon(self, role: str, name: str, expected: str, *arguments: str) -> str:
         import pyspark
 
         home = Path(pyspark.__file__).parent
@@ -311,7 +311,7 @@ class Cluster:
         command += ["--host", self.hosts.addresses[name], "--webui-port", "0", *arguments]
         environ = {"SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": BRIEF}
         self._daemons.append(Process(self.hosts, name, "", command, **environ))
-        return self._daemons[-1].wait_said(says, STARTING)[0]
+        return self._daemons[-1].wait_printed(expected, STARTING)[0]
 
     def conf(self) -> dict[str, str]:
         """Returns the options for the session of a driver on the first host: an executor on each other host."""

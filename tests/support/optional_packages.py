@@ -1,4 +1,4 @@
-"""Skips tests whose optional package is not installed, and says which one; with CI set they fail instead."""
+"""Skips tests whose optional package is not installed, and names it; with CI set they fail instead."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Node:
 
 @contextmanager
 def cluster(directory: Path, *options: str, dead_letters: bool = False) -> Iterator[list[Node]]:
-    """Three nodes that hear each other."""
+    """Three nodes that reach each other."""
     with ExitStack() as kept:
         ports = [kept.enter_context(held(*HOSTS)) for _ in range(4 + dead_letters)]
         nodes = [Node(number, ports, directory, list(options)) for number in range(3)]
@@ -133,7 +133,7 @@ def running(nodes: list[Node]) -> Iterator[None]:
 
 def whole(nodes: list[Node]) -> None:
     """Waits until all are alive."""
-    until(lambda: all(node.figures()["nodes_alive"] == 3 for node in nodes), "all nodes hear each other")
+    until(lambda: all(node.figures()["nodes_alive"] == 3 for node in nodes), "all nodes are alive")
 
 
 def have(nodes: list[Node], replicas: int) -> None:

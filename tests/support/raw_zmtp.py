@@ -93,7 +93,7 @@ class RawPeer:
         return body[6:]
 
     async def ended(self) -> bytes:
-        """Waits until omq has hung up; gives what it still said."""
+        """Waits until omq has hung up; gives what it still sent."""
         async with asyncio.timeout(TIMEOUT_S):
             try:
                 return await self._reader.read(-1)
@@ -129,7 +129,7 @@ class RawPeer:
 
 @asynccontextmanager
 async def dialled(endpoint: str) -> AsyncIterator[RawPeer]:
-    """A peer that has connected to omq and said nothing yet."""
+    """A peer that has connected to omq and sent nothing yet."""
     scheme, address = endpoint.split("://")
     if scheme == "ipc":
         peer = RawPeer(*await asyncio.open_unix_connection(address))

@@ -46,7 +46,7 @@ class Points:
         self.count = 0
         self._at = 0
         self._codes: dict[CodeType, bytes] = {}
-        # Instructions that call a Python function though they do not look like it: a property, say.
+        # Instructions that call a Python function though they do not look like it: for example a property.
         self._calling: set[tuple[CodeType, int]] = set()
 
     def watch(self, at: int) -> None:

@@ -28,16 +28,16 @@ COLUMNS = "number bigint, sequence bigint, host string"
 END = -1  # stands for a number in the row that a task ends with
 
 
-def tell(**facts: Any) -> None:
+def report(**facts: Any) -> None:
     """Reports facts to the program that started this one."""
-    print("told", json.dumps(facts), flush=True)
+    print("reported", json.dumps(facts), flush=True)
 
 
 # ---------------------------------------------------------------------- the peer that sends
 
 
 def feed(kind: str, address: str, size: int, count: int) -> None:
-    """Sends messages that begin with their numbers; tells the endpoint, then that all are sent.
+    """Sends messages that begin with their numbers; reports the endpoint, then that all are sent.
 
     Args:
         kind: `PUSH` or `PUB`.
@@ -53,7 +53,7 @@ def feed(kind: str, address: str, size: int, count: int) -> None:
         options["xpub_nodrop"] = True
     with getattr(omq, kind)(bind=f"tcp://{address}:*", linger=0, **options) as sock:
         threading.Thread(target=_obey, args=(sock,), daemon=True).start()
-        tell(url=sock.endpoints[0])
+        report(url=sock.endpoints[0])
         if kind == "PUB":
             sock.wait_subscribed(timeout=SUBSCRIBING)
         if not count:
@@ -63,14 +63,14 @@ def feed(kind: str, address: str, size: int, count: int) -> None:
         for number in range(count):
             sock.send(b"%0*d" % (DIGITS, number) + b"x" * (size - DIGITS))
         sock.flush(None)
-        tell(sent=count)
+        report(sent=count)
         threading.Event().wait()
 
 
 def _obey(sock: Any) -> None:
-    """Tells how many connections there are, whenever that is asked, and ends with standard input."""
+    """Reports how many connections there are, at each request, and ends with standard input."""
     for _ in sys.stdin:
-        tell(peers=len(sock.peers))
+        report(peers=len(sock.peers))
     os._exit(0)
 
 
@@ -83,7 +83,7 @@ def executor() -> int:
 
 
 def ask(gate: tuple[str, int], why: str) -> None:
-    """Tells the driver where a task is and why it asks, and waits until it may go on."""
+    """Reports to the driver where a task is and why it asks, and waits until it may go on."""
     with socket.create_connection(gate) as peer, peer.makefile("rw") as stream:
         stream.write(json.dumps({"why": why, "host": socket.gethostname(), "executor": executor()}) + "\n")
         stream.flush()
@@ -96,7 +96,7 @@ def fill(gate: tuple[str, int], _: Iterator[Any]) -> None:
 
 
 def noted(gate: tuple[str, int] | None, batches: Iterator[Any]) -> Iterator[Any]:
-    """Numbers of messages, and the host that read them; at last a row that says where the task ran.
+    """Numbers of messages, and the host that read them; at last a row that names where the task ran.
 
     Args:
         gate: Where to ask when the first rows have gone by; `None`: nowhere.
@@ -250,7 +250,7 @@ class Driver:
         return self.gate.only(self.reader(number))
 
     def run(self, work: Callable[[Iterator[Any]], Iterator[Any]] | None, sink: Callable[[Any, int], None]) -> None:
-        """Runs the query until standard input ends; tells if it fails."""
+        """Runs the query until standard input ends; reports if it fails."""
         frame = self._spark.readStream.format("omq").options(**self._options).load()
         if work is not None:
             frame = frame.mapInArrow(work, COLUMNS)
@@ -269,13 +269,13 @@ class Driver:
             query.awaitTermination()
         except Exception as error:
             if not ending.is_set():
-                tell(failed=str(error))
+                report(failed=str(error))
         finally:
             self._spark.stop()
 
 
 def read(*, counts: bool = False, kill: str = "", at: int = 0, **given: Any) -> None:
-    """A stream whose every row is told, microbatch by microbatch.
+    """A stream whose every row is reported, microbatch by microbatch.
 
     Args:
         counts: Whether a `count()` comes before each `collect()`, on another host.
@@ -298,11 +298,11 @@ def read(*, counts: bool = False, kill: str = "", at: int = 0, **given: Any) -> 
         with contextlib.nullcontext() if alone else driver.at(number):
             rows = frame.collect()
         ends = [row for row in rows if row.number == END]
-        tell(
+        report(
             batch=number,
             host=ends[0].host,
             tasks=len(ends),
-            # The row that a task ends with is no message.
+            # The row that a task ends with is not a message.
             counted=counted if counted is None else counted - len(ends),
             numbers=[row.number for row in rows if row.number != END],
             sequences=[row.sequence for row in rows if row.number != END],
@@ -321,7 +321,7 @@ def measure(**given: Any) -> None:
             begun = time.perf_counter()
             frame.write.format("noop").mode("overwrite").save()
             took = time.perf_counter() - begun
-        tell(batch=number, host=driver.reader(number), seconds=took)
+        report(batch=number, host=driver.reader(number), seconds=took)
 
     driver.run(None, sink)
 

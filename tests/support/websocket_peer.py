@@ -150,7 +150,7 @@ class Server:
 
 
 def read(sock: socket.socket, size: int) -> bytes:
-    """So many bytes of a peer.
+    """A number of bytes from a peer.
 
     Raises:
         EOFError: It has ended before.

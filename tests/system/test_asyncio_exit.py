@@ -1,4 +1,4 @@
-"""An asyncio program that ends without `close`: what its sockets have accepted leaves all the same, or the log says so.
+"""An asyncio program that ends without `close`: what its sockets have accepted leaves all the same, or the log has it.
 
 Each program is a process of its own, and its event loop has ended before its socket has connected.
 """
@@ -146,7 +146,7 @@ def test_several_sockets_of_one_program_end_together(program: Any, keep: str | N
         ended(running)
 
 
-#: Within a handshake the peer has said nothing yet: it goes on where the loop has ended.
+#: Within a handshake the peer has sent nothing yet: it goes on where the loop has ended.
 HANDSHAKING = """
 async def main():
     global push
@@ -173,7 +173,7 @@ def test_a_handshake_goes_on_where_the_loop_has_ended(program: Any) -> None:
         with peer:
             peer.settimeout(BOUND)
             assert running.line() == "connected"
-            assert running.told().startswith("PUSH waits until accepted messages")
+            assert running.next_error().startswith("PUSH waits until accepted messages")
             peer.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(16) + b"\0" + bytes(31))
             ready = b"\x05READY\x0bSocket-Type\0\0\0\x04PULL"
             peer.sendall(b"\x04" + bytes([len(ready)]) + ready)
@@ -186,7 +186,7 @@ def test_a_handshake_goes_on_where_the_loop_has_ended(program: Any) -> None:
 
 @pytest.mark.parametrize("keep", [None, "global"])
 @pytest.mark.parametrize("loop", ["asyncio.run", "uvloop by hand"])
-def test_an_absent_peer_is_waited_for_as_long_as_linger_says(
+def test_an_absent_peer_is_waited_for_as_long_as_linger(
     program: Any, free_place: str, loop: str, keep: str | None
 ) -> None:
     running = program(PRELUDE + LOOPS[loop].format(work=f"send({keep!r}, linger=0.5)"), free_place)
@@ -199,7 +199,7 @@ def test_an_absent_peer_is_waited_for_as_long_as_linger_says(
 @pytest.mark.parametrize("loop", ["asyncio.run", "uvloop by hand", "asyncio, never closed"])
 def test_ctrl_c_ends_an_endless_wait(program: Any, free_place: str, loop: str, keep: str | None) -> None:
     running = program(PRELUDE + LOOPS[loop].format(work=f"send({keep!r})"), free_place)
-    assert f"10 messages for {free_place} (linger=None s)" in running.told()
+    assert f"10 messages for {free_place} (linger=None s)" in running.next_error()
     running.asleep()
     running.process.send_signal(signal.SIGINT)
     assert f"PUSH has dropped 10 messages for {free_place}" in ended(running)
@@ -208,7 +208,7 @@ def test_ctrl_c_ends_an_endless_wait(program: Any, free_place: str, loop: str, k
 @pytest.mark.parametrize("keep", [None, "global"])
 def test_a_peer_that_comes_at_last_gets_it(program: Any, free_place: str, keep: str | None) -> None:
     running = program(PRELUDE + f"asyncio.run(send({keep!r}))", free_place)
-    assert "waits until accepted messages have left" in running.told()
+    assert "waits until accepted messages have left" in running.next_error()
     with omq.Context() as context, omq.PULL(context, bind=free_place) as pull:
         assert numbers(pull, 10) == list(range(10))
         assert "dropped" not in ended(running)
@@ -293,11 +293,11 @@ threading.Thread(target=asyncio.run, args=[work()], daemon=True).start()
 sent.wait()
 """
     running = program(PRELUDE + source, free_place)
-    assert "waits until accepted messages have left" in running.told()
+    assert "waits until accepted messages have left" in running.next_error()
     with omq.Context() as context, omq.PULL(context, bind=free_place) as pull:
         assert numbers(pull, 10) == list(range(10))
         ended(running)
 
 
-def test_what_nobody_can_take_over_inproc_is_told(program: Any) -> None:
-    assert "PUSH has dropped 10 messages" in ended(program(PRELUDE + "asyncio.run(send('global'))", "inproc://nobody"))
+def test_what_no_peer_can_take_over_inproc_is_reported(program: Any) -> None:
+    assert "PUSH has dropped 10 messages" in ended(program(PRELUDE + "asyncio.run(send('global'))", "inproc://absent"))

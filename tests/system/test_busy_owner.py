@@ -160,7 +160,7 @@ def sender(
     when: str = "connected",
     kind: str = "PUSH",
 ) -> subprocess.Popen[str]:
-    """Starts a process that sends *messages*, a Python expression, says when, and is busy for two seconds."""
+    """Starts a process that sends *messages*, a Python expression, prints when, and is busy for two seconds."""
     return child(SENDER, twin, ",".join(endpoints), how, messages, public_key, when, kind)
 
 

@@ -160,7 +160,7 @@ CLOSES_ANOTHER = """
     assert not failed, failed
 """
 
-CLOSES_WHERE_NOBODY_CAN_WAIT = """
+CLOSES_WITHOUT_WAITING = """
     import omq
     context = omq.Context.default()
     pull = omq.PULL(bind="tcp://127.0.0.1:*")
@@ -304,14 +304,14 @@ SENDS_AS_SOON_AS_IT_IS_MADE = """
     pull = omq.PULL(bind="tcp://127.0.0.1:*")
 
     class Client:
-        def __init__(self, accepted, patient, closes):
+        def __init__(self, accepted, waits, closes):
             self.socket, self.me = omq.PUSH(connect=pull.endpoints[0]), self
-            self.patient, self.closes = patient, closes
+            self.waits, self.closes = waits, closes
             if accepted:
                 self.socket.send(b"accepted")
         def __del__(self):
             try:
-                if self.patient:
+                if self.waits:
                     self.socket.wait_connected(timeout=10)
                 self.socket.send(b"last")
                 if self.closes:
@@ -320,10 +320,10 @@ SENDS_AS_SOON_AS_IT_IS_MADE = """
                 failed.append(error)
 
     for accepted in (False, True):
-        for patient in (False, True):
+        for waits in (False, True):
             for closes in (False, True):
                 for _ in range(20):
-                    Client(accepted, patient, closes)
+                    Client(accepted, waits, closes)
                 assert gc.collect()
                 for _ in range(20 * (1 + accepted)):
                     pull.recv(timeout=10)
@@ -344,7 +344,7 @@ def test_a_finalizer_finds_nothing_in_the_middle_of_a_step(program: str) -> None
         assert complaint not in done.stderr, done.stderr
 
 
-@pytest.mark.alone  # the steps are few where nobody keeps this process waiting
+@pytest.mark.alone  # the steps are few where nothing keeps this process waiting
 @pytest.mark.parametrize("size", [16, 1024])
 def test_messages_sent_and_taken_in_few_steps_make_nothing_that_is_collected(size: int) -> None:
     """No guard keeps the collector out of those steps: there must be nothing in them that could begin a collection."""

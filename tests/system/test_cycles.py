@@ -160,7 +160,7 @@ def living() -> Counter[str]:
     return Counter(kind.__qualname__ for kind in kinds if str(kind.__module__).startswith(OURS))
 
 
-# ---------------------------------------------------------------------- peers that are no sockets of omq's
+# ---------------------------------------------------------------------- peers other than omq's sockets
 
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + b"NULL".ljust(20, b"\0") + b"\0" + bytes(31)
 
@@ -175,10 +175,10 @@ def address(endpoint: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def raw(endpoint: str, *said: bytes) -> socket.socket:
-    """A bare connection that has said something."""
+def raw(endpoint: str, *sent: bytes) -> socket.socket:
+    """A bare connection that has sent something."""
     one = socket.create_connection(address(endpoint), timeout=BOUND)
-    one.sendall(b"".join(said))
+    one.sendall(b"".join(sent))
     return one
 
 
@@ -216,10 +216,10 @@ def alone(one: Any) -> None:
     until(lambda: not one._engine._sessions, lambda: list(one._engine._sessions))
 
 
-def served(server: omq.Socket, *said: bytes, end: Callable[[socket.socket], None] = hang_up) -> None:
-    """Has a few connections come, say something, and end; waits until their ends are known."""
+def served(server: omq.Socket, *sent: bytes, end: Callable[[socket.socket], None] = hang_up) -> None:
+    """Has a few connections come, send something, and end; waits until their ends are known."""
     for _ in range(3):
-        peer = raw(server.endpoints[0], *said)
+        peer = raw(server.endpoints[0], *sent)
         peer.recv(1)  # it has been accepted
         end(peer)
         alone(server)
@@ -348,7 +348,7 @@ def a_peer_without_a_sign_of_life(context: omq.Context) -> None:
 
 
 @blocking
-def nobody_listens(context: omq.Context) -> None:
+def no_listener(context: omq.Context) -> None:
     with held() as port, omq.PUSH(context, linger=0, **HASTE) as client:
         client.connect(f"tcp://127.0.0.1:{port}")
         fails(client)
@@ -415,11 +415,11 @@ def a_connect_that_takes_too_long(context: omq.Context) -> None:
 def a_server_that_comes_and_goes(context: omq.Context) -> None:
     with omq.DEALER(context, linger=0, **HASTE) as client, socket.create_server(("127.0.0.1", 0)) as server:
         client.connect(f"tcp://127.0.0.1:{server.getsockname()[1]}")
-        for said in ([GREETING, ready(b"ROUTER"), b"\0\5hello"], [b"garbage" * 20], [GREETING, ready(b"SUB")]):
+        for sent in ([GREETING, ready(b"ROUTER"), b"\0\5hello"], [b"garbage" * 20], [GREETING, ready(b"SUB")]):
             peer, _ = server.accept()
             peer.settimeout(BOUND)
-            peer.sendall(b"".join(said))
-            if len(said) == 3:
+            peer.sendall(b"".join(sent))
+            if len(sent) == 3:
                 client.recv(timeout=BOUND)
                 peer.shutdown(socket.SHUT_WR)
             hang_up(peer)
@@ -660,7 +660,7 @@ def peers_of_one_name(context: omq.Context) -> None:
 
 
 @blocking
-def subscriptions_that_nobody_takes(context: omq.Context) -> None:
+def subscriptions_that_are_not_received(context: omq.Context) -> None:
     for manual in (False, True):
         pub = omq.XPUB(context, bind="tcp://127.0.0.1:*", xpub_manual=manual, recv_hwm=5)
         sub = omq.XSUB(context, connect=pub.endpoints[0])
@@ -962,12 +962,12 @@ async def event_of(monitor: Any, kind: omq.EventKind) -> omq.Event:
     return event
 
 
-async def called(server: Any, *said: bytes, end: Callable[[socket.socket], None] = hang_up) -> None:
+async def called(server: Any, *sent: bytes, end: Callable[[socket.socket], None] = hang_up) -> None:
     """Makes calls as `served` does, with the peers in a thread."""
     for _ in range(3):
 
         def call() -> None:
-            peer = raw(server.endpoints[0], *said)
+            peer = raw(server.endpoints[0], *sent)
             peer.recv(1)
             end(peer)
 
@@ -1478,7 +1478,7 @@ async def left_open(context: omq.Context, kept: list[Any]) -> None:
     kept += pub, sub
     with held() as port:
         kept.append(aomq.PUSH(context, connect=f"tcp://127.0.0.1:{port}", linger=0, reconnect_interval=100))
-    kept.append(aomq.PUSH(context, connect="inproc://nobody", linger=0))
+    kept.append(aomq.PUSH(context, connect="inproc://absent", linger=0))
     server = aomq.PULL(context, bind="tcp://127.0.0.1:*", security=omq.PlainServer(authenticate))
     kept += server, raw(server.endpoints[0])
     kept.append(aomq.PUSH(context, connect=server.endpoints[0], security=omq.PlainClient("a", "b"), linger=0))

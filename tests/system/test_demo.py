@@ -30,7 +30,7 @@ def tree(tmp_path: Path) -> Path:
     (root / "loop").symlink_to(".")
     os.mkfifo(root / "pipe")
     with open(os.fsencode(root) + b"/caf\xe9", "wb") as file:
-        file.write(b"a name that is no text")
+        file.write(b"a name that is not text")
     return root
 
 
@@ -136,7 +136,7 @@ def test_on_a_terminal_it_draws_a_bar(mark: Mark, tree: Path) -> None:
         try:
             while chunk := os.read(ours, 65536):
                 seen += chunk
-        except OSError:  # how a terminal says that nobody writes to it any more
+        except OSError:  # how a terminal reports that its last writer has closed it
             pass
         finally:
             os.close(ours)
@@ -146,7 +146,7 @@ def test_on_a_terminal_it_draws_a_bar(mark: Mark, tree: Path) -> None:
     assert b"all match the disk" in seen
 
 
-def test_without_pyzmq_it_runs_alone_and_says_how_to_compare(mark: Mark, tree: Path) -> None:
+def test_without_pyzmq_it_runs_alone_and_prints_how_to_compare(mark: Mark, tree: Path) -> None:
     blind = f"import runpy, sys; sys.modules['zmq'] = None; sys.path.insert(0, {str(DEMO.parent)!r}); "
     code = f"{blind}runpy.run_path({str(DEMO)!r}, run_name='__main__')"
     done = demo(mark, "--dir", tree, "--rounds", "1", program=("-c", code))

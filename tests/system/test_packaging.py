@@ -95,7 +95,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.rmtree(KEPT, ignore_errors=True)
     KEPT.mkdir(parents=True)
     shutil.copytree(room / "dist", KEPT / "under way")
-    (KEPT / "under way").rename(kept)  # at once: half a folder is none
+    (KEPT / "under way").rename(kept)  # at once: half a folder does not count
     return kept
 
 
@@ -170,7 +170,7 @@ def test_the_wheel_is_for_this_python_on_linux(wheel: Path) -> None:
     assert f"-{version}-{version}-linux_" in wheel.name
 
 
-def test_the_wheel_says_hello_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_prints_hello_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     home = tmp_path / "empty"
     venv.create(home, with_pip=False)
     python = home / "bin" / "python"

@@ -33,7 +33,7 @@ class Program:
     Attributes:
         place: The page and the line of its first line.
         source: The program.
-        prints: What it is said to print; `None` where nothing is said.
+        prints: The documented output; `None` where there is not any.
     """
 
     place: str
@@ -62,7 +62,7 @@ PROGRAMS = [one for page in PAGES for one in programs(page.name, page.read_text(
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.place)
-def test_a_program_runs_and_prints_what_the_page_says(program: Program, tmp_path: Path) -> None:
+def test_a_program_runs_and_prints_what_the_page_shows(program: Program, tmp_path: Path) -> None:
     if "import gevent" in program.source:
         require("gevent")
     path = tmp_path / "program.py"
@@ -79,7 +79,7 @@ def test_a_program_runs_and_prints_what_the_page_says(program: Program, tmp_path
     )
     assert done.returncode == 0, f"{program.place}:\n{done.stderr}"
     assert done.stderr == ""
-    assert program.prints is not None, f"{program.place}: say in a text block what it prints"
+    assert program.prints is not None, f"{program.place}: its output must stand in a text block"
     assert done.stdout == program.prints
 
 

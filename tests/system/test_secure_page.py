@@ -18,7 +18,7 @@ def start(*command: str, at: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=at, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def output(process: subprocess.Popen[str]) -> str:
     try:
         out, err = process.communicate(timeout=BOUND)
     finally:
@@ -30,7 +30,7 @@ def said(process: subprocess.Popen[str]) -> str:
 def test_two_processes_know_each_other(tmp_path: Path) -> None:
     commands = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     for command in commands:
-        assert said(start("sh", "-ec", command, at=tmp_path)) == "".join(
+        assert output(start("sh", "-ec", command, at=tmp_path)) == "".join(
             f"{name}.key {name}.key_secret\n" for name in ("server", "client")
         )
     assert (tmp_path / "server.key_secret").stat().st_mode & 0o777 == 0o600
@@ -42,5 +42,5 @@ def test_two_processes_know_each_other(tmp_path: Path) -> None:
     assert serving.stdout is not None
     endpoint = serving.stdout.readline().strip()
     (tmp_path / "client.py").write_text(client.replace("tcp://127.0.0.1:5555", endpoint))
-    assert said(start(sys.executable, "client.py", at=tmp_path)) == "the one with this key\n"
-    assert said(serving) == "who am I? True\n"
+    assert output(start(sys.executable, "client.py", at=tmp_path)) == "the one with this key\n"
+    assert output(serving) == "who am I? True\n"

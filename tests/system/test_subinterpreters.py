@@ -1,4 +1,4 @@
-"""Sub-interpreters: the import says at once that they are not for omq."""
+"""Sub-interpreters: the import fails at once, since omq does not support them."""
 
 from __future__ import annotations
 

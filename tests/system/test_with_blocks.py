@@ -84,12 +84,12 @@ WAYS = {"raise ValueError('on purpose')": 1, "sys.exit(3)": 3}
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("twin", ["sync", "async", "context"])
-def test_an_exception_bounds_the_wait_and_what_is_unsent_is_told_at_once(
+def test_an_exception_bounds_the_wait_and_what_is_unsent_is_logged_at_once(
     program: Any, free_place: str, twin: str, way: str
 ) -> None:
     running = program(source(twin, way, "error_linger=0.5"), free_place)
     assert running.line() == "leaving"
-    line = running.told()
+    line = running.next_error()
     assert f"waits until accepted messages have left: 3 messages for {free_place} (linger=0.5 s)" in line
     status, error = ended(running)
     assert status == WAYS[way]
@@ -99,14 +99,14 @@ def test_an_exception_bounds_the_wait_and_what_is_unsent_is_told_at_once(
 
 def test_the_smaller_of_both_lingers_holds(program: Any, free_place: str) -> None:
     running = program(source("sync", "raise ValueError", "error_linger=None, linger=0.2"), free_place)
-    assert "(linger=0.2 s)" in running.told()
+    assert "(linger=0.2 s)" in running.next_error()
     assert ended(running)[0] == 1
 
 
 @pytest.mark.parametrize("twin", ["sync", "async", "context"])
 def test_a_peer_that_comes_in_time_gets_everything(program: Any, free_place: str, twin: str) -> None:
     running = program(source(twin, "raise ValueError('on purpose')", "error_linger=60"), free_place)
-    assert "waits until accepted messages have left" in running.told()
+    assert "waits until accepted messages have left" in running.next_error()
     with omq.Context() as context, omq.PULL(context, bind=free_place) as pull:
         assert [pull.recv(timeout=BOUND) for _ in range(3)] == [b"x"] * 3
         status, error = ended(running)
@@ -118,7 +118,7 @@ def test_a_peer_that_comes_in_time_gets_everything(program: Any, free_place: str
 @pytest.mark.parametrize("twin", ["sync", "context"])
 def test_ctrl_c_ends_the_wait_and_the_exception_goes_on(program: Any, free_place: str, twin: str, sockets: int) -> None:
     running = program(source(twin, "raise ValueError('on purpose')", "error_linger=None", sockets), free_place)
-    assert "(linger=None s)" in running.told()
+    assert "(linger=None s)" in running.next_error()
     interrupt(running)
     status, error = ended(running)
     assert status == 1
@@ -129,13 +129,13 @@ def test_ctrl_c_ends_the_wait_and_the_exception_goes_on(program: Any, free_place
 
 @pytest.mark.parametrize("sockets", [1, 2])
 @pytest.mark.parametrize("twin", ["sync", "async", "context"])
-def test_a_block_that_waits_without_end_says_so_and_one_ctrl_c_ends_it(
+def test_a_block_that_waits_without_end_logs_it_and_one_ctrl_c_ends_it(
     program: Any, free_place: str, twin: str, sockets: int
 ) -> None:
     running = program(source(twin, "before = time.monotonic()", "error_linger=0.5", sockets), free_place)
     assert running.line() == "leaving"
     before = time.monotonic()
-    assert f"left: 3 messages for {free_place} (linger=None s)" in running.told()
+    assert f"left: 3 messages for {free_place} (linger=None s)" in running.next_error()
     assert 0.5 < time.monotonic() - before < 10
     interrupt(running)
     status, error = ended(running)
@@ -149,7 +149,7 @@ def test_ctrl_c_in_the_block_bounds_the_wait(program: Any, free_place: str, twin
     running = program(source(twin, way, "error_linger=0.5"), free_place)
     assert running.line() == "leaving"
     interrupt(running)
-    assert "(linger=0.5 s)" in running.told()
+    assert "(linger=0.5 s)" in running.next_error()
     status, error = ended(running)
     assert status == -signal.SIGINT
     assert "dropped 3 messages" in error
@@ -164,14 +164,14 @@ def test_a_second_ctrl_c_ends_that_wait(program: Any, free_place: str, twin: str
     running = program(source(twin, way, bounds, sockets), free_place)
     assert running.line() == "leaving"
     interrupt(running)
-    assert "waits until accepted messages have left" in running.told()
+    assert "waits until accepted messages have left" in running.next_error()
     interrupt(running)
     status, error = ended(running)
     assert status == -signal.SIGINT
     assert "dropped 3 messages" in error
 
 
-def test_nothing_is_told_where_nothing_waits(program: Any) -> None:
+def test_nothing_is_logged_where_nothing_waits(program: Any) -> None:
     running = program(
         """
 import omq

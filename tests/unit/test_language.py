@@ -36,7 +36,7 @@ CLAUSES = {
     "whose",
     "why",
 }
-#: Names that say neither what is counted nor its unit; others say it: RETRY_DELAY_S, MAX_FRAME_BYTES.
+#: Names that have neither what is counted nor its unit; others have it: RETRY_DELAY_S, MAX_FRAME_BYTES.
 WITHOUT_UNIT = re.compile(
     r"^_?(AGAIN|LATE|LOOK|MOST|PATIENCE|QUIET|RESTS?|SILENCE|TURN|(\w+_)?(DELAY|INTERVAL|PERIOD|TIMEOUT|TTL))$"
 )

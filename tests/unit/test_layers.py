@@ -51,7 +51,7 @@ ONE_ROOM = {"public", "base"}
 #: Faces and systems stand on the public API, as any user's program does.
 PUBLIC_ONLY = {"face", "system", "serving", "workqueue", "store"}
 BELOW_PUBLIC = {"engine", "middle", "zmtp", "core"}
-#: What systems use of the core: blocks of records, and these as columns, which are no sockets' business.
+#: What systems use of the core: blocks of records, and these as columns, which sockets do not use.
 MAY_USE = {"omq._core.blocks": {"store", "workqueue", "broker", "pzq"}, "omq._core.columns": {"broker"}}
 #: Where the asyncio twins of systems stand: `omq.asyncio.broker` is in the broker's room.
 TWINS = "asyncio"
@@ -230,14 +230,14 @@ class Transports:
             return f"{word.text} is one transport's own"
         if word.quoted:
             for scheme in self.schemes:
-                # As a whole, or as an endpoint begins; a word of prose, or a part of one, is none.
+                # As a whole, or as an endpoint begins; a word of prose, or a part of one, does not count.
                 if word.text == scheme or re.search(rf"\b{re.escape(scheme)}:(?:/|$)", word.text):
                     return f"{word.text!r} names the scheme {scheme}"
         return None
 
 
 def scheme_of(node: ast.ClassDef) -> str | None:
-    """The scheme that a class says it has, in its body."""
+    """The scheme that a class names in its body."""
     for line in node.body:
         match line:
             case (

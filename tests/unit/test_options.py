@@ -393,7 +393,7 @@ def test_subscribe_takes_any_iterable() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_option_says_whether_it_is_live(name: str) -> None:
+def test_every_option_declares_whether_it_is_live(name: str) -> None:
     live = {
         "send_hwm",
         "recv_hwm",

@@ -22,7 +22,7 @@ def test_the_page_names_every_option_once_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0].strip("`"))
-def test_the_page_says_what_holds(row: list[str]) -> None:
+def test_the_page_is_true(row: list[str]) -> None:
     name, default, meaning, types, live, endpoint, _ = row
     field = FIELDS[name.strip("`")]
     assert default.strip("`") == repr(field.default)

@@ -25,7 +25,7 @@ def test_every_type_that_has_a_pattern_has_its_class_and_no_other_has(module: Mo
 
 @MODULES
 @pytest.mark.parametrize("kind", list(PATTERNS), ids=lambda kind: kind.value)
-def test_a_class_is_what_its_name_says(module: ModuleType, kind: SocketType) -> None:
+def test_a_class_is_what_its_name_promises(module: ModuleType, kind: SocketType) -> None:
     made = getattr(module, kind.value)
     assert made.socket_type is kind
     assert made.__name__ == made.__qualname__ == kind.value

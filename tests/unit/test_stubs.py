@@ -145,7 +145,7 @@ def test_a_stub_has_what_python_may_use():
         ("def f(int size) -> Nowhere:\n    pass\n", "'Nowhere' is not defined"),
     ],
 )
-def test_a_source_that_says_too_little_is_refused(source, complaint):
+def test_a_source_that_declares_too_little_is_refused(source, complaint):
     with pytest.raises(TOOL.StubError, match=complaint):
         TOOL.Stub(source, "", {})
 
@@ -170,7 +170,7 @@ def named(text: str) -> list[tuple[str, str | None]]:
 
 
 @pytest.mark.parametrize("path", STUBS, ids=[path.stem for path in STUBS])
-def test_what_a_stub_promises_is_there_and_help_says_the_same(path):
+def test_what_a_stub_promises_is_there_and_help_agrees(path):
     module = importlib.import_module(".".join(("omq", *path.relative_to(CORE.parent).with_suffix("").parts)))
     for name, text in named(STUBS[path]):
         thing = module

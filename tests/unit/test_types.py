@@ -43,11 +43,11 @@ def test_compatibility_is_mutual(one: SocketType) -> None:
 
 
 @pytest.mark.parametrize(("one", "other"), [*itertools.combinations_with_replacement(SocketType, 2)])
-def test_compatibility_is_what_the_rfcs_say(one: SocketType, other: SocketType) -> None:
+def test_compatibility_is_that_of_the_rfcs(one: SocketType, other: SocketType) -> None:
     assert (other in COMPATIBLE[one]) == (frozenset({one.value, other.value}) in MAY_TALK)
 
 
-def test_stream_handshakes_with_nobody() -> None:
+def test_stream_handshakes_with_no_type() -> None:
     assert [kind for kind in SocketType if not TRAITS[kind].handshakes] == [SocketType.STREAM]
     assert COMPATIBLE[SocketType.STREAM] == frozenset()
 
@@ -63,7 +63,7 @@ def test_types_whose_messages_have_one_part() -> None:
     assert {kind.value for kind in SocketType if TRAITS[kind].envelope} == {"RADIO", "DISH"}
 
 
-def test_types_that_say_whom_a_message_is_for() -> None:
+def test_types_that_address_a_message() -> None:
     routes = {kind.value: TRAITS[kind].route.value for kind in SocketType if TRAITS[kind].route}
     assert routes == {"SERVER": "routing_id", "PEER": "routing_id", "RADIO": "group"}
 

@@ -106,12 +106,12 @@ class Raw:
 
 
 class RawClient(Raw):
-    """A client as Goby's own: it asks, subscribes, and says that it is ready.
+    """A client as Goby's own: it asks, subscribes, and reports itself ready.
 
     Args:
         name: Its name.
         manager: Where the manager is.
-        pid: What it says its process is.
+        pid: The process id that it reports.
     """
 
     def __init__(self, name: str, manager: str, pid: int | None = None) -> None:
@@ -126,14 +126,14 @@ class RawClient(Raw):
         self.sub.subscribe(RESPONSES)
 
     @staticmethod
-    def _endpoint(told: dict[int, list[Any]], host: str) -> str:
-        return f"ipc://{told[8][0].decode()}" if told[3] == [2] else f"{host}:{told[7][0]}"
+    def _endpoint(about: dict[int, list[Any]], host: str) -> str:
+        return f"ipc://{about[8][0].decode()}" if about[3] == [2] else f"{host}:{about[7][0]}"
 
     def ask(self, frame: bytes) -> bytes:
         self.manager.send(frame)
         return bytes(self.manager.recv())
 
-    def say(self, ready: bool) -> None:
+    def report_ready(self, ready: bool) -> None:
         """Asks for the hold's state, as a publication."""
         head = REQUESTS + b"%d/abc/\0" % self.pid
         self.pub.send(head + request(2, self.name, self.pid, ready))
@@ -142,7 +142,7 @@ class RawClient(Raw):
         """Asks every 100 ms until it is answered."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:
-            self.say(ready)
+            self.report_ready(ready)
             while self.sub.poll(100):
                 frame = self.sub.recv()
                 if frame.startswith(RESPONSES):

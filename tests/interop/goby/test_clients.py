@@ -60,13 +60,18 @@ def receives(sub: Any, publish: Callable[[], object], prefix: bytes) -> bytes:
 def test_the_reply_is_that_of_gobys_own(serve: Serve) -> None:
     daemon = serve()
     with RawClient("pyprobe", daemon.endpoints["manager"], 4242) as client:
-        assert client.reply.keys() == {1, 2, 3, 4, 5}, "the hold is not said"
+        assert client.reply.keys() == {1, 2, 3, 4, 5}, "the reply lacks the hold"
         assert (client.reply[1], client.reply[2], client.reply[3]) == ([1], [b"pyprobe"], [4242])
         for number, kind in ((4, 1), (5, 2)):
-            told = fields(client.reply[number][0])
+            about = fields(client.reply[number][0])
             place = {8} if daemon.bus.transport == "ipc" else {7}
-            assert told.keys() == {1, 3, 4, 10, 11} | place
-            assert (told[1], told[4], told[10], told[11]) == ([kind], [1], [1000], [1000])
+            assert about.keys() == {1, 3, 4, 10, 11} | place
+            assert (about[1], about[4], about[10], about[11]) == (
+                [kind],
+                [1],
+                [1000],
+                [1000],
+            )
         if daemon.bus.transport == "ipc":
             assert client.reply[4][0].endswith(b".xsub\x50\xe8\x07\x58\xe8\x07")
             assert client.reply[5][0].endswith(b".xpub\x50\xe8\x07\x58\xe8\x07")
@@ -80,12 +85,12 @@ def test_raw_clients_reach_each_other_and_portals(serve: Serve) -> None:
     with RawClient("a", daemon.endpoints["manager"]) as a, RawClient("b", daemon.endpoints["manager"]) as b:
         assert receives(b.sub, lambda: a.pub.send(live), b"/chat/CSTR/CSTR/") == live
         with portal(daemon, "c") as c:
-            said = c.subscribe("chat", str)
+            subscription = c.subscribe("chat", str)
             every = c.subscribe_regex("chat", schemes=["CSTR"])
             c.ready()
             c.wait_released(10)
             a.pub.send(live)
-            assert said.recv(timeout=10) == "msg0"
+            assert subscription.recv(timeout=10) == "msg0"
             publication = every.recv(timeout=10)
             assert publication == ("chat", "CSTR", "CSTR", b"msg0\0")
             assert (publication.pid, publication.thread) == (26115, "e845c3cbd36f7a03")
@@ -109,7 +114,7 @@ def test_required_clients_are_waited_for(serve: Serve) -> None:
         assert c.held(ready=True)
         assert b.held(ready=False)
         assert daemon.missing == ["b"]
-        b.say(True)
+        b.report_ready(True)
         a.until_released()
         b.until_released()
         c.until_released()
@@ -125,10 +130,10 @@ def test_a_waiting_client_learns_of_the_release_without_asking_again(serve: Serv
         assert b.held(ready=True)
         a.manager.send(request(2, "a", 11, True))
         assert fields(a.manager.recv())[6] == [0]
-        told = fields(b.sub.recv().partition(b"\0")[2])
-        while told[6] == [1]:  # an answer to a request before
-            told = fields(b.sub.recv().partition(b"\0")[2])
-        assert told == {1: [2], 2: [b"b"], 3: [12], 6: [0]}
+        about = fields(b.sub.recv().partition(b"\0")[2])
+        while about[6] == [1]:  # an answer to a request before
+            about = fields(b.sub.recv().partition(b"\0")[2])
+        assert about == {1: [2], 2: [b"b"], 3: [12], 6: [0]}
 
 
 def test_a_raw_subscriber_gets_what_a_portal_has_kept(serve: Serve) -> None:
@@ -138,7 +143,7 @@ def test_a_raw_subscriber_gets_what_a_portal_has_kept(serve: Serve) -> None:
             nav.publish("nav", f"{number}")
         assert raw.held(ready=False)
         raw.sub.subscribe(b"/nav/CSTR/CSTR/")
-        raw.say(True)  # at once behind the subscription, which goes another way
+        raw.report_ready(True)  # at once behind the subscription, which goes another way
         began = time.monotonic()
         got = []
         while len(got) < 500:
@@ -152,7 +157,7 @@ def test_a_raw_subscriber_gets_what_a_portal_has_kept(serve: Serve) -> None:
 @pytest.mark.parametrize(
     "frame", [b"", b"garbage", b"\xff" * 1000, request(2, "a", 5)[:-2], b"\x08\x63\x12\x01a\x18\x05", bytes(70_000)]
 )
-def test_requests_that_cannot_be_read_harm_nobody(serve: Serve, frame: bytes) -> None:
+def test_unreadable_requests_harm_no_client(serve: Serve, frame: bytes) -> None:
     daemon = serve()
     with RawClient("a", daemon.endpoints["manager"]) as a:
         assert a.ask(frame) == b""
@@ -221,8 +226,8 @@ def test_high_water_marks_are_those_of_the_configuration(tmp_path: Path) -> None
     (tmp_path / "g.cfg").write_text("interprocess { send_queue_size: 7 receive_queue_size: 9 }")
     with Daemon(socket_name=tmp_path / "g", config=tmp_path / "g.cfg") as daemon:
         with RawClient("a", daemon.endpoints["manager"]) as a:
-            told = fields(a.reply[4][0])
-            assert (told[10], told[11]) == ([7], [9])
+            about = fields(a.reply[4][0])
+            assert (about[10], about[11]) == ([7], [9])
         with portal(daemon, "b") as b:
             assert (b._pub.options.send_hwm, b._sub.options.recv_hwm) == (7, 9)
 

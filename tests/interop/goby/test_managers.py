@@ -57,7 +57,7 @@ def test_a_portal_lives_with_gobys_own(bus: Any) -> None:
         assert sorted(publication.group for publication in got) == ["g"] * 300 + ["h"]
         count = len(manager.requests)
         time.sleep(0.3)
-        assert len(manager.requests) == count, "nobody asks after the release"
+        assert len(manager.requests) == count, "there is a request after the release"
 
 
 def test_the_twin_lives_with_gobys_own(bus: Any) -> None:

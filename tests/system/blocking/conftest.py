@@ -51,8 +51,8 @@ class Program:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
-    def told(self) -> str:
-        """The next line of its standard error, without what asyncio's debug mode tells of slow steps."""
+    def next_error(self) -> str:
+        """The next line of its standard error, without what asyncio's debug mode logs of slow steps."""
         assert self.process.stderr is not None
         while (line := self.process.stderr.readline()).startswith("Executing <"):
             pass

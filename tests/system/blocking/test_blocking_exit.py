@@ -1,4 +1,4 @@
-"""The interpreter's exit with open sockets: it waits as long as linger says, says so, and never longer."""
+"""The interpreter's exit with open sockets: it waits as long as linger allows, and logs that it waits."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ import omq
 
 linger = eval(sys.argv[1])
 
-def say(what):
+def report(what):
     print(what, flush=True)
 
 def stuck():
-    '''A socket with messages that nobody takes.'''
+    '''A socket with messages that no peer takes.'''
     push = omq.PUSH(connect="tcp://127.0.0.1:9", linger=linger)
     push.send_many([b"x"] * 10)
     return push
@@ -37,16 +37,16 @@ def _seconds_to_end(running, bound=10.0):
     return time.monotonic() - before, unhurried(error), running.process.returncode
 
 
-def _says_that_it_waits(running):
+def _logs_that_it_waits(running):
     line = running.process.stderr.readline()
     assert "waits until accepted messages have left" in line, line
 
 
 @pytest.mark.parametrize("linger", ["0", "0.5"])
 @pytest.mark.parametrize("way", ["pass", "sys.exit(0)", "raise ValueError('on purpose')"])
-def test_exit_waits_for_what_is_pending_as_long_as_linger_says(program, linger, way):
+def test_exit_waits_for_what_is_pending_as_long_as_linger(program, linger, way):
     # Several of them wait at the same time: one after the other they would take six seconds.
-    running = program(PRELUDE + f"pushes = [stuck() for _ in range(12)]\nsay('leaving')\n{way}", linger)
+    running = program(PRELUDE + f"pushes = [stuck() for _ in range(12)]\nreport('leaving')\n{way}", linger)
     seconds, error, status = _seconds_to_end(running)
     assert float(linger) - 0.1 <= seconds < float(linger) + 4
     assert status == ("ValueError" in way)
@@ -63,14 +63,14 @@ with omq.PULL(bind="tcp://127.0.0.1:*") as pull:
     endpoint = pull.endpoints[0]
 push = omq.PUSH(connect=endpoint)
 push.send_many([b"x"] * 10)
-say(endpoint)
-say("leaving")
+report(endpoint)
+report("leaving")
 """,
         "None",
     )
     endpoint = running.line()
     assert running.line() == "leaving"
-    _says_that_it_waits(running)
+    _logs_that_it_waits(running)
     time.sleep(0.1)  # it goes on waiting
     assert running.process.poll() is None, "it did not wait"
     with omq.PULL(omq.Context(), bind=endpoint) as pull:
@@ -89,13 +89,13 @@ pull = omq.PULL(bind="tcp://127.0.0.1:*")
 push = omq.PUSH(connect=pull.endpoints[0], linger=linger)
 router = omq.ROUTER(connect="tcp://127.0.0.1:9", linger=linger)
 pub = omq.PUB(bind="inproc://x", linger=linger)
-pub.send(b"nobody")
+pub.send(b"unread")
 never_used = omq.PUSH(linger=linger)
 never_connected = omq.PUSH(linger=linger)
-never_connected.send(b"nobody can come for it")
+never_connected.send(b"no peer can come for it")
 push.send(b"x")
 assert pull.recv(timeout=5) == b"x"
-say("leaving")
+report("leaving")
 """,
         linger,
     )
@@ -119,7 +119,7 @@ for wait in waits:
     threading.Thread(target=wait, daemon=True).start()
 while pull.readable.waiting < 3 or pair.writable.waiting + pair.readable.waiting < 2:
     time.sleep(0.001)
-say("leaving")
+report("leaving")
 """,
         "0.2",
     )
@@ -138,7 +138,7 @@ say("leaving")
 DAEMONS = {
     "recv": "pull.recv()",
     "recv_many": "pull.recv_many()",
-    "iteration": "[None for _ in pull]; say('it went on')",
+    "iteration": "[None for _ in pull]; report('it went on')",
     "poll": "pull.poll()",
     "poll and poll": "while True: pull.poll(0.01)",
     "omq.wait": "omq.wait([pull, other])",
@@ -166,7 +166,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("daemon", "start"), WAYS)
-def test_daemon_threads_say_nothing_at_exit_and_what_was_sent_arrives(program, daemon, start):
+def test_daemon_threads_log_nothing_at_exit_and_what_was_sent_arrives(program, daemon, start):
     with omq.Context() as context, omq.PULL(context, bind="tcp://127.0.0.1:*") as pull:
         running = program(
             f"""
@@ -174,7 +174,7 @@ import asyncio, logging, sys, threading, time
 from _thread import start_new_thread as start
 import omq, omq.asyncio
 
-def say(what):
+def report(what):
     print(what, flush=True)
 
 async def work():
@@ -187,7 +187,7 @@ def work_on():
     begun.append(1)
     {DAEMONS[daemon]}
 
-logging.getLogger("omq").addFilter(lambda told: "waits until accepted messages have left" not in told.getMessage())
+logging.getLogger("omq").addFilter(lambda record: "waits until accepted messages have left" not in record.getMessage())
 pull, other = omq.PULL(bind="tcp://127.0.0.1:*"), omq.PULL(bind="tcp://127.0.0.1:*")
 full, pub = omq.PUSH(bind="tcp://127.0.0.1:*", linger=0), omq.PUB(bind="tcp://127.0.0.1:*")
 push = omq.PUSH(connect=sys.argv[1])
@@ -234,7 +234,7 @@ def test_exceptions_and_exits_in_with_blocks(program):
 with omq.Context() as context, omq.PULL(context, bind="tcp://127.0.0.1:*") as pull:
     with omq.PUSH(context, connect=pull.endpoints[0]) as push:
         push.send(b"x")
-        say("leaving")
+        report("leaving")
         {way}
 """,
             "None",
@@ -247,9 +247,9 @@ with omq.Context() as context, omq.PULL(context, bind="tcp://127.0.0.1:*") as pu
 def test_ctrl_c_ends_a_lingering_exit(program):
     import signal
 
-    running = program(PRELUDE + "push = stuck()\nsay('leaving')", "None")
+    running = program(PRELUDE + "push = stuck()\nreport('leaving')", "None")
     assert running.line() == "leaving"
-    _says_that_it_waits(running)
+    _logs_that_it_waits(running)
     running.asleep()
     assert running.process.poll() is None
     running.process.send_signal(signal.SIGINT)
@@ -263,7 +263,7 @@ def test_what_is_called_at_exit_may_still_use_sockets(program):
 def farewell():
     with omq.PULL(bind="tcp://127.0.0.1:*") as pull, omq.PUSH(connect=pull.endpoints[0]) as push:
         push.send(b"x")
-        say(pull.recv(timeout=5))
+        report(pull.recv(timeout=5))
 atexit.register(farewell)
 kept = omq.PULL(bind="inproc://x")
 """
@@ -363,7 +363,7 @@ def test_exit_gives_up_what_only_its_own_sockets_could_take(program, tmp_path, p
 def test_exit_waits_for_another_process_although_it_has_peers_of_its_own(program, free_place, way):
     running = program(OWN_PEERS, "tcp://127.0.0.1:*", "PULL", way, free_place)
     assert running.line() == "leaving"
-    _says_that_it_waits(running)
+    _logs_that_it_waits(running)
     with omq.Context() as context, omq.PULL(context, bind=free_place) as pull:
         assert pull.recv(timeout=BOUND) == b"x" * 100_000
         _, error = running.process.communicate(timeout=BOUND)
@@ -372,8 +372,8 @@ def test_exit_waits_for_another_process_although_it_has_peers_of_its_own(program
 
 
 def test_exit_waits_for_another_process_that_has_connected_next_to_its_own(program):
-    told = "print(kept[0].endpoints[0], flush=True); kept[0].wait_connected(2)"
-    source = OWN_PEERS.replace('print("leaving"', told + '\nprint("leaving"')
+    wait = "print(kept[0].endpoints[0], flush=True); kept[0].wait_connected(2)"
+    source = OWN_PEERS.replace('print("leaving"', wait + '\nprint("leaving"')
     running = program(source, "tcp://127.0.0.1:*", "PUSH", "blocking")
     endpoint = running.line()
     with omq.Context() as context, omq.PULL(context, connect=endpoint, recv_hwm=1, recv_buffer=4096) as pull:

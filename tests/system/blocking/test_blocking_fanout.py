@@ -13,7 +13,7 @@ from tests.support.waits import BOUND
 
 SUBSCRIBERS = 32
 
-#: So many processes with a bare subscriber each; at its end each tells how many messages of 18 bytes a segment had.
+#: Processes with a bare subscriber each; at its end each prints how many messages of 18 bytes a segment had.
 CROWD = """
 import os, socket, struct, sys
 host, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -38,7 +38,7 @@ for _ in range(count):
     os.wait()
 """
 
-#: One process with so many subscribers; each round ends when all have its last message, and tells how late that was.
+#: One process with many subscribers; each round ends when all have its last message, and prints how late that was.
 LISTENERS = """
 import omq, struct, sys, time
 subs = [omq.SUB(connect=sys.argv[1], subscribe=b"", recv_hwm=0) for _ in range(int(sys.argv[2]))]
@@ -49,7 +49,7 @@ for _ in range(int(sys.argv[3])):
     print(time.monotonic() - sent, flush=True)
 """
 
-#: One process with so many subscribers, half of them with a mark; a message begins with its number and repeats a byte.
+#: One process with many subscribers, half of them with a mark; a message begins with its number and repeats a byte.
 READERS = """
 import omq, struct, sys, time
 subs = [omq.SUB(connect=sys.argv[1], subscribe=b"", recv_hwm=1000 * (i % 2)) for i in range(int(sys.argv[2]))]

@@ -98,7 +98,7 @@ def test_ten_idle_sockets_use_ten_milliseconds_in_ten_seconds(program):
     assert share * 10 <= 0.01
 
 
-def test_calls_beside_a_computing_thread_keep_the_gil(program):
+def test_calls_next_to_a_computing_thread_keep_the_gil(program):
     """A call that lets go of the GIL without need gets it back only after the switch interval, 5 ms."""
     source = """
 import sys, threading, time

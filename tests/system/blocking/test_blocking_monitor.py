@@ -14,11 +14,11 @@ import asyncio, os, resource, sys
 import omq, omq.asyncio
 
 def spend_all_but(count):
-    '''Leaves so many descriptors to open.'''
+    '''Leaves a number of descriptors to open.'''
     highest = max(map(int, os.listdir("/proc/self/fd")))
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + count, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
-def say(event):
+def report(event):
     print(event.kind, event.error.errno if event.kind == "accept_failed" else "", flush=True)
 """
 
@@ -29,7 +29,7 @@ spend_all_but(6)
 print(pull.endpoints[0], flush=True)
 while (event := monitor.recv(timeout=10)).kind != "accept_failed":
     pass
-say(event)
+report(event)
 assert pull.recv(timeout=15) == b"after all"
 print("received", flush=True)
 pull.close()
@@ -43,7 +43,7 @@ async def main():
     print(pull.endpoints[0], flush=True)
     while (event := await monitor.recv(timeout=10)).kind != "accept_failed":
         pass
-    say(event)
+    report(event)
     assert await pull.recv(timeout=15) == b"after all"
     print("received", flush=True)
     await pull.close()
@@ -53,7 +53,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("twin", [BLOCKING, ASYNC], ids=["blocking", "asyncio"])
 @pytest.mark.parametrize("scheme", ["tcp", "ipc"])
-def test_a_listener_without_descriptors_tells_and_recovers(program, twin, scheme, tmp_path):
+def test_a_listener_without_descriptors_reports_it_and_recovers(program, twin, scheme, tmp_path):
     running = program(SCARCE + twin, "tcp://127.0.0.1:*" if scheme == "tcp" else f"ipc://{tmp_path}/s")
     endpoint = running.line()
     with omq.Context() as context:

@@ -118,7 +118,7 @@ assert not peer.poll(0.1), "the interrupted call has sent"
 one.send(b"next", timeout=5)
 assert peer.recv(timeout=5) == b"next"
 """
-    _interrupt(program, source, "{}", silent=lasts)  # else it is told what was dropped
+    _interrupt(program, source, "{}", silent=lasts)  # else it logs what was dropped
 
 
 def test_ctrl_c_interrupts_wait_subscribed(program):

@@ -44,8 +44,8 @@ while raised < 300 and time.monotonic() < end:
     wanted += 1
 signal.setitimer(signal.ITIMER_REAL, 0)
 pub.wait_subscribed(n=wanted, timeout=20)
-told = [pub.recv(timeout=10) for _ in range(wanted)]
-print(raised >= 300, told == [b"\\1%08d" % number for number in range(wanted)], pub.poll(0.05))
+received = [pub.recv(timeout=10) for _ in range(wanted)]
+print(raised >= 300, received == [b"\\1%08d" % number for number in range(wanted)], pub.poll(0.05))
 """
 
 HEARING = """
@@ -66,17 +66,17 @@ thread = threading.Thread(target=subscribe)
 thread.start()
 pub.wait_connected(timeout=10)
 ticking(0.001)
-told = []
-while len(told) < count:
+received = []
+while len(received) < count:
     try:
         armed = True
         # No Python code runs between a message and its place in the list, where a handler would lose it.
-        told.extend(islice(pub, min(20, count - len(told))))
+        received.extend(islice(pub, min(20, count - len(received))))
         armed = False
     except Tick:
         armed = False
 signal.setitimer(signal.ITIMER_REAL, 0)
-print(raised > 20, sorted(told) == sorted(b"\\1%d" % number for number in range(count)), len(pub.peers))
+print(raised > 20, sorted(received) == sorted(b"\\1%d" % number for number in range(count)), len(pub.peers))
 over.set()
 thread.join()
 """
@@ -131,7 +131,7 @@ def test_an_interrupted_subscription_is_made_or_not(program, transport, kind):
 
 
 @pytest.mark.parametrize("recv_hwm", [0, 50])
-def test_an_xpub_that_is_interrupted_while_it_reads_hears_of_every_subscription_once(program, recv_hwm):
+def test_an_xpub_interrupted_while_it_reads_gets_every_subscription_once(program, recv_hwm):
     assert program(PRELUDE + HEARING, "tcp://127.0.0.1:*", str(recv_hwm)).end() == "True True 1\n"
 
 

@@ -32,7 +32,7 @@ def _run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=BOUND, check=False)
 
 
-def test_a_socket_that_a_finalizer_makes_at_the_end_says_that_it_is_too_late() -> None:
+def test_a_socket_that_a_finalizer_makes_at_the_end_is_refused_as_too_late() -> None:
     for before in ("", "with omq.PULL(bind='tcp://127.0.0.1:*'): pass"):
         done = _run(FINALIZER.format(before=before))
         assert done.returncode == 0

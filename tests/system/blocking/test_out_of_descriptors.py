@@ -75,7 +75,7 @@ PROGRAM = """
 """
 
 
-def test_every_call_says_that_there_is_no_descriptor():
+def test_every_call_reports_that_there_is_no_descriptor():
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(PROGRAM)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

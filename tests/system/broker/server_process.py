@@ -24,7 +24,7 @@ class Command:
 
     Args:
         folder: Where its ready file and its log are.
-        *arguments: What it is told.
+        *arguments: The arguments of the command.
         at: Its working directory; `None` for ours.
         descriptors: How many it may have; `None`: as many as this process.
         program: Its name.
@@ -62,7 +62,7 @@ class Command:
         return found
 
     def _written(self) -> tuple[int, int] | None:
-        """Identifies the ready file, to tell it apart from one that an earlier broker has left."""
+        """Identifies the ready file, to distinguish it from one that an earlier broker has left."""
         try:
             status = self.ready.stat()
         except FileNotFoundError:

@@ -42,12 +42,12 @@ def test_all_servers_are_up_once_the_ready_file_exists(tmp_path: Path) -> None:
             assert client.publish_many("prices", [b"1", b"2"]) == [1, 2]
             with client.subscribe("prices", replay="earliest") as subscription:
                 assert [subscription.recv(timeout=10).body for _ in range(2)] == [b"1", b"2"]
-                told = json.loads(get(f"{endpoints['http']}/topics.json"))
-        (prices,) = told["topics"]
+                stats = json.loads(get(f"{endpoints['http']}/topics.json"))
+        (prices,) = stats["topics"]
         assert (prices["name"], prices["first"], prices["last"], prices["published"]) == ("prices", 1, 2, 2)
         assert prices["subscribers"] == 1
-        assert told["endpoints"]["zmtp"] == [endpoints["zmtp"]]
-        assert told["connections"]["zmtp"] == 1
+        assert stats["endpoints"]["zmtp"] == [endpoints["zmtp"]]
+        assert stats["connections"]["zmtp"] == 1
         assert b'omq_broker_messages_published_total{topic="prices"} 2.0' in get(f"{endpoints['http']}/metrics")
         assert get(f"{endpoints['http']}/healthz") == b"ok\n"
         assert b"<title>omq broker</title>" in get(endpoints["http"])
@@ -63,7 +63,7 @@ def test_all_servers_are_up_once_the_ready_file_exists(tmp_path: Path) -> None:
 def test_a_signal_ends_it_in_an_orderly_way(tmp_path: Path, number: signal.Signals) -> None:
     with broker(tmp_path, "--memory", *EVERYWHERE) as command:
         endpoints = command.serving()
-        # Who is connected is no reason to stay.
+        # Connected clients do not keep it running.
         with Client(endpoints["zmtp"]) as client:
             client.create("t", persistence="weak")
             command.process.send_signal(number)
@@ -194,11 +194,11 @@ def test_sighup_reloads_users_and_permissions(tmp_path: Path) -> None:
         security = '[security]\nmechanism = "plain"\nusers_file = "users"\n'
         path.write_text('memory = true\n[[topic]]\nname = "t"\npersistence = "weak"\n' + security + some)
 
-    def hang_up(command: Command, says: str) -> None:
+    def hang_up(command: Command, last_line: str) -> None:
         before = command.log.count("SIGHUP")
         command.process.send_signal(signal.SIGHUP)
         until(lambda: command.log.count("SIGHUP") > before, lambda: command.log)
-        assert says in command.log.splitlines()[-1]
+        assert last_line in command.log.splitlines()[-1]
 
     permit("alice", "bob")
     with broker(tmp_path, "--config", path) as command:
@@ -234,7 +234,7 @@ def test_sighup_reloads_users_and_permissions(tmp_path: Path) -> None:
         assert command.end() == 0
 
 
-def test_help_says_what_there_is() -> None:
+def test_help_lists_what_there_is() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "omq.cli.main", "broker", "--help"],
         capture_output=True,

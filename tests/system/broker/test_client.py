@@ -181,7 +181,7 @@ def test_large_bodies_come_through_every_call(twin, client, topic):
     twin.wait(subscription.close())
 
 
-def test_a_subscription_begins_where_it_is_told(twin, client, topic):
+def test_a_subscription_begins_at_its_replay(twin, client, topic):
     twin.wait(client.publish_many(topic, [b"a", b"b", b"c"]))
     current = twin.wait(client.subscribe(topic))
     beginning = twin.wait(client.subscribe(topic, replay="earliest"))
@@ -238,11 +238,11 @@ def test_a_named_subscription_goes_on_at_its_position(twin, client, topic):
     twin.wait(unnamed.close())
 
 
-def test_names_are_told_and_forgotten(twin, client, topic):
+def test_durable_subscriptions_are_listed_and_deleted(twin, client, topic):
     twin.wait(client.publish_many(topic, [b"x"] * 5))
     subscription = twin.wait(client.subscribe(topic, replay=2, name="reader"))
-    (told,) = twin.wait(client.durables(topic))
-    assert (told.name, told.position, told.lag, told.held) == ("reader", 2, 3, True)
+    (durable,) = twin.wait(client.durables(topic))
+    assert (durable.name, durable.position, durable.lag, durable.held) == ("reader", 2, 3, True)
     with pytest.raises(TopicError):
         twin.wait(client.delete_durable(topic, "reader"))
     twin.wait(subscription.close())
@@ -485,7 +485,7 @@ def test_a_broker_that_is_not_there_is_named_in_time(twin):
         twin.Client("tcp://127.0.0.1:9", timeout=-1)
 
 
-def test_a_broker_that_says_nothing_is_waited_for_in_time(twin):
+def test_the_wait_for_a_silent_broker_times_out(twin):
     with omq.ROUTER(bind="tcp://127.0.0.1:*") as mute:
         client = twin.Client(mute.endpoints[0], timeout=0.2)
         with pytest.raises(BrokerTimeout):
@@ -535,7 +535,7 @@ def test_a_secured_broker_lets_in_who_has_a_key(twin):
         twin.wait(other.close())
 
 
-def test_a_forked_child_is_told_so(twin, client, topic):
+def test_a_forked_child_gets_an_error(twin, client, topic):
     subscription = twin.wait(client.subscribe(topic))
     twin.wait(client.publish_many(topic, [b"1", b"2", b"3"]))
     assert twin.wait(subscription.recv()).body == b"1"
@@ -924,13 +924,13 @@ def test_a_signal_handler_closes_what_its_thread_waits_for(server, how):
         client.publish_many(name, [b"x"] * 3)
         other = omq.broker.Client(server.endpoints["zmtp"], timeout=None)
         jobs = other.consume(name)
-        said: list[str] = []
+        order: list[str] = []
 
         def handle(number: int, frame: object) -> None:
             with pytest.raises(omq.StateError, match="signal handler"):
                 other.publish(name, b"going down")
             (jobs if how == "consumer" else other).close()
-            said.append("closed")
+            order.append("closed")
 
         before = signal.signal(signal.SIGALRM, handle)
         try:
@@ -941,7 +941,7 @@ def test_a_signal_handler_closes_what_its_thread_waits_for(server, how):
             assert time.monotonic() - start < 10.0
         finally:
             signal.signal(signal.SIGALRM, before)
-        assert said == ["closed"]
+        assert order == ["closed"]
         assert other.closed is (how == "client")
         other.close()
         last = client.publish(name, b"last")
@@ -987,7 +987,7 @@ def test_a_signal_handler_amid_anything_else_closes_and_is_refused_the_rest(serv
         other = omq.broker.Client(server.endpoints["zmtp"], timeout=20.0)
         jobs = other.consume(name)
         job = jobs.recv(timeout=10.0)
-        said: list[str] = []
+        order: list[str] = []
 
         def handle(number: int, frame: object) -> None:
             for what in (lambda: other.publish(name, b"going down"), job.ack, other.topics):
@@ -995,13 +995,13 @@ def test_a_signal_handler_amid_anything_else_closes_and_is_refused_the_rest(serv
                     what()
             jobs.close()
             other.close()
-            said.append("closed")
+            order.append("closed")
 
         before = signal.signal(signal.SIGALRM, handle)
         try:
             with other._connection.lock:
                 signal.raise_signal(signal.SIGALRM)
-                assert said == ["closed"]
+                assert order == ["closed"]
                 assert not other.closed
         finally:
             signal.signal(signal.SIGALRM, before)

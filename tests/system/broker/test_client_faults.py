@@ -220,7 +220,7 @@ def test_a_publish_without_an_answer_in_time_leaves_the_client_well(twin, proxy,
     link.stall(UP)
     with pytest.raises(BrokerTimeout):
         twin.wait(client.publish(topic, b"5"))
-    link.reset()  # it did not get there, and nobody waits for it any more
+    link.reset()  # it did not get there, and no call waits for it any more
     link.release()
     assert twin.wait(client.publish(topic, b"6")) == 5
     twin.wait(client.close())
@@ -299,7 +299,7 @@ def test_a_broker_with_another_store_is_read_from_its_beginning(twin):
         twin.wait(client.close())
 
 
-def test_a_topic_that_is_gone_after_a_restart_is_said_to_be(twin):
+def test_a_topic_that_is_gone_after_a_restart_is_reported(twin):
     with Server(memory=True, bind="tcp://127.0.0.1:*") as server:
         url = server.endpoints["zmtp"]
         client = twin.Client(url, timeout=TIMEOUT_S)

@@ -474,8 +474,8 @@ def test_arguments_that_do_not_fit_are_named(tmp_path: Path, arguments: tuple[st
     for name, text in files.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o600)
-    told = [str(tmp_path / one) if one in files else one for one in arguments]
-    result = CliRunner().invoke(ingest_command, told)
+    command_line = [str(tmp_path / one) if one in files else one for one in arguments]
+    result = CliRunner().invoke(ingest_command, command_line)
     assert result.exit_code == 2, result.output
     assert named in " ".join(result.output.replace("│", " ").split())
 

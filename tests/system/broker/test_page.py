@@ -184,7 +184,7 @@ def test_a_broker_without_topics_shows_a_hint(look: Callable[..., Browser]) -> N
 
 
 @pytest.mark.parametrize(
-    ("store", "state", "said"),
+    ("store", "state", "note"),
     [
         ({"failed": "fdatasync: Input/output error"}, "store failed", "nothing is acknowledged any more"),
         ({"full": True}, "disk full", "what is published is refused"),
@@ -192,11 +192,11 @@ def test_a_broker_without_topics_shows_a_hint(look: Callable[..., Browser]) -> N
     ],
 )
 def test_trouble_is_not_to_be_overlooked(
-    look: Callable[..., Browser], store: dict[str, Any], state: str, said: str
+    look: Callable[..., Browser], store: dict[str, Any], state: str, note: str
 ) -> None:
     window = look(topic("prices", 1), **store)
     assert window.text("#state") == state
-    assert said in window.text("#notes")
+    assert note in window.text("#notes")
     assert window.run("return document.querySelector('.note').getBoundingClientRect().top") < 200
 
 

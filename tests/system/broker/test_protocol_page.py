@@ -68,17 +68,17 @@ def test_ping_flush_and_bye(client):
 
 def test_a_client_id_has_one_session(server, client, topic, jobs):
     client.append(jobs, *ABC)
-    client.say(b"CONSUME", b"c", jobs, {})
+    client.send(b"CONSUME", b"c", jobs, {})
     assert client.answer(b"c")[0] == b"CONSUMING"
     assert len(client.jobs(b"c", 3)) == 3
-    client.say(b"SUBSCRIBE", b"s", topic, {"name": "n"})
+    client.send(b"SUBSCRIBE", b"s", topic, {"name": "n"})
     assert client.answer(b"s")[0] == b"SUBSCRIBED"
     with raw(server.endpoints["zmtp"], client=client.client) as again:
         assert client.answer(b"c")[:3] == [b"ERROR", b"c", b"state"]
         assert client.answer(b"s")[:3] == [b"ERROR", b"s", b"state"]
-        again.say(b"SUBSCRIBE", b"s", topic, {"name": "n"})
+        again.send(b"SUBSCRIBE", b"s", topic, {"name": "n"})
         assert again.answer(b"s")[0] == b"SUBSCRIBED"
-        again.say(b"CONSUME", b"c", jobs, {})
+        again.send(b"CONSUME", b"c", jobs, {})
         assert again.answer(b"c")[0] == b"CONSUMING"
         assert [count for _, _, count in again.jobs(b"c", 3)] == [2, 1, 1]  # the first one was begun
 
@@ -99,7 +99,7 @@ def test_errors_have_the_tag_and_the_code(client, topic, code, message):
     client.create("short", persistence="weak", settings={"max_messages": 1})
     for _ in range(3):
         client.append(b"short", *ABC)
-    client.say(*(topic if part == b"TOPIC" else part for part in message))
+    client.send(*(topic if part == b"TOPIC" else part for part in message))
     command, tag, found, text, *ids = client.next()
     assert (command, tag, found) == (b"ERROR", message[1][:16], code.encode())
     assert text.decode()
@@ -109,9 +109,9 @@ def test_errors_have_the_tag_and_the_code(client, topic, code, message):
 
 
 def test_a_message_of_one_part_and_an_empty_one(client):
-    client.say(b"PING")
+    client.send(b"PING")
     assert client.next()[:3] == [b"ERROR", b"", b"syntax"]
-    client.say(b"")
+    client.send(b"")
     assert client.next()[:3] == [b"ERROR", b"", b"syntax"]
 
 
@@ -135,19 +135,19 @@ def test_publish_makes_the_record(client, topic):
     assert client.ask(b"PUBLISH", topic, b"body", b"key", {"a": "b"}, b"me", 1, expect=b"PUBLISHED") == [u64(2)]
     assert client.ask(b"PUBLISH", topic, b"body", b"key", {"a": "b"}, b"me", 1, expect=b"PUBLISHED") == [u64(2)]
     assert client.ask(b"PUBLISH", topic, b"", b"", b"", b"", b"", expect=b"PUBLISHED") == [u64(3)]
-    client.say(b"SUBSCRIBE", b"s", topic, {"replay": "earliest"})
+    client.send(b"SUBSCRIBE", b"s", topic, {"replay": "earliest"})
     assert client.answer(b"s")[0] == b"SUBSCRIBED"
     assert client.blocks(b"s", 3) == [(1, b"body", None, {}), (2, b"body", b"key", {"a": b"b"}), (3, b"", None, {})]
 
 
 def test_pipelined_appends_are_stored_in_order_and_answered(client, topic):
     for number in range(500):
-        client.say(b"APPEND", b"%d" % number, topic, record(b"%d" % number), b"p", number + 1, number)
+        client.send(b"APPEND", b"%d" % number, topic, record(b"%d" % number), b"p", number + 1, number)
     answers = [client.next() for _ in range(500)]
     assert {(answer[0], int(answer[1]), answer[2]) for answer in answers} == {
         (b"PUBLISHED", number, u64(number + 1)) for number in range(500)
     }
-    client.say(b"APPEND", b"again", topic, record(b"499"), b"p", 500)
+    client.send(b"APPEND", b"again", topic, record(b"499"), b"p", 500)
     assert client.next() == [b"PUBLISHED", b"again", u64(500)]
 
 
@@ -160,7 +160,7 @@ def test_every_persistence_answers_and_replays(client, persistence, request):
     client.create(name, persistence=persistence)
     assert client.append(name.encode(), *ABC) == 1
     assert client.append(name.encode(), *ABC) == 4
-    client.say(b"SUBSCRIBE", b"s", name, {"replay": "earliest"})
+    client.send(b"SUBSCRIBE", b"s", name, {"replay": "earliest"})
     assert client.answer(b"s")[0] == b"SUBSCRIBED"
     assert [id for id, *_ in client.blocks(b"s", 6)] == [1, 2, 3, 4, 5, 6]
 
@@ -184,7 +184,7 @@ def test_stage_commit_and_abort(client, topic):
     for _ in range(2):
         (answer,) = client.ask(b"COMMIT", b"c" + topic, [name], expect=b"COMMITTED")
         assert json.loads(answer) == [{"stage": name, "topic": topic.decode(), "first": 1, "count": 3}]
-    client.say(b"SUBSCRIBE", b"s", topic, {"replay": "earliest"})
+    client.send(b"SUBSCRIBE", b"s", topic, {"replay": "earliest"})
     assert client.answer(b"s")[0] == b"SUBSCRIBED"
     assert [body for _, body, *_ in client.blocks(b"s", 3)] == [b"a", b"b", b"c"]
 
@@ -193,14 +193,14 @@ def test_stage_commit_and_abort(client, topic):
 
 
 def subscribe(client, tag, topic, **what):
-    client.say(b"SUBSCRIBE", tag, topic, what)
+    client.send(b"SUBSCRIBE", tag, topic, what)
     name, _, answer = client.answer(tag)
     assert name == b"SUBSCRIBED", answer
     return json.loads(answer)
 
 
 def consume(client, tag, topic, **what):
-    client.say(b"CONSUME", tag, topic, what)
+    client.send(b"CONSUME", tag, topic, what)
     name, _, answer = client.answer(tag)
     assert name == b"CONSUMING", answer
     return json.loads(answer)
@@ -224,16 +224,16 @@ def test_credit_in_bytes(client, topic):
         client.append(topic, one)
     subscribe(client, b"s", topic, replay="earliest", credit=0)
     assert client.silent()
-    client.say(b"CREDIT", b"s", 3 * len(one))
+    client.send(b"CREDIT", b"s", 3 * len(one))
     assert len(client.blocks(b"s", 3)) == 3
     assert client.silent()
-    client.say(b"CREDIT", b"s", 1 << 62)
+    client.send(b"CREDIT", b"s", 1 << 62)
     assert len(client.blocks(b"s", 7)) == 7
 
 
 def test_cancel_ends_a_subscription_and_frees_its_tag(client, topic):
     subscribe(client, b"s", topic)
-    client.say(b"CANCEL", b"s")
+    client.send(b"CANCEL", b"s")
     assert client.answer(b"s") == [b"CANCELLED", b"s"]
     client.append(topic, *ABC)
     assert client.silent()
@@ -245,7 +245,7 @@ def test_a_name_keeps_its_position(server, client, other, topic):
     assert subscribe(client, b"s", topic, replay="earliest", name="n")["position"] == 0
     assert len(client.blocks(b"s", 3)) == 3
     assert other.error(b"SUBSCRIBE", topic, {"name": "n"}) == "topic"
-    client.say(b"POSITION", b"s", 2)
+    client.send(b"POSITION", b"s", 2)
     client.ask(b"FLUSH", expect=b"FLUSHED")
     (names,) = other.ask(b"DURABLES", topic, expect=b"DURABLES")
     assert json.loads(names) == [{"name": "n", "position": 2, "lag": 1, "held": True}]
@@ -285,11 +285,11 @@ def test_jobs_are_acknowledged_given_back_and_delivered_again(client, jobs):
     consume(client, b"c", jobs, credit=2)
     assert client.jobs(b"c", 2) == [(1, b"a", 1), (2, b"b", 1)]
     assert client.silent()
-    client.say(b"ACK", b"c", 1, 1)
+    client.send(b"ACK", b"c", 1, 1)
     assert client.jobs(b"c", 1) == [(3, b"c", 1)]
-    client.say(b"NACK", b"c", 2, 2, 3, 3)
+    client.send(b"NACK", b"c", 2, 2, 3, 3)
     assert client.jobs(b"c", 2) == [(2, b"b", 2), (3, b"c", 2)]
-    client.say(b"ACK", b"c", u64(2) + u64(3))
+    client.send(b"ACK", b"c", u64(2) + u64(3))
     client.ask(b"FLUSH", expect=b"FLUSHED")
     client.append(jobs, record(b"d"))
     assert client.jobs(b"c", 1) == [(4, b"d", 1)]
@@ -299,7 +299,7 @@ def test_credit_in_messages(client, jobs):
     client.append(jobs, *[record(b"%d" % number) for number in range(100)])
     consume(client, b"c", jobs, credit=0)
     assert client.silent()
-    client.say(b"CREDIT", b"c", 10)
+    client.send(b"CREDIT", b"c", 10)
     assert [id for id, *_ in client.jobs(b"c", 10)] == list(range(1, 11))
     assert client.silent()
 
@@ -308,7 +308,7 @@ def test_overdue_messages_go_to_another_consumer(client, other, jobs):
     client.append(jobs, *ABC)
     consume(client, b"c", jobs, credit=3, ack_timeout=0.1)
     assert len(client.jobs(b"c", 3)) == 3
-    client.say(b"CANCEL", b"none")
+    client.send(b"CANCEL", b"none")
     consume(other, b"c", jobs, credit=10, ack_timeout=30)
     got = other.jobs(b"c", 3)
     assert sorted(got) == [(1, b"a", 2), (2, b"b", 1), (3, b"c", 1)]
@@ -322,7 +322,7 @@ def test_messages_of_a_consumer_that_ends_are_requeued_at_once(client, other, jo
     consume(other, b"c", jobs)
     client.socket.close(linger=0)
     assert other.jobs(b"c", 3) == [(1, b"a", 2), (2, b"b", 1), (3, b"c", 1)]
-    other.say(b"CANCEL", b"c")
+    other.send(b"CANCEL", b"c")
     assert other.answer(b"c") == [b"CANCELLED", b"c"]
 
 
@@ -331,13 +331,13 @@ def test_a_nack_names_its_delay(client, jobs):
     consume(client, b"c", jobs)
     assert len(client.jobs(b"c", 3)) == 3
     began = time.monotonic()
-    client.say(b"NACK", b"c", u32(300), 1, 1)
-    client.say(b"NACK", b"c", u32(0), 2, 2, 3, 3)
+    client.send(b"NACK", b"c", u32(300), 1, 1)
+    client.send(b"NACK", b"c", u32(0), 2, 2, 3, 3)
     assert client.jobs(b"c", 2) == [(2, b"b", 2), (3, b"c", 2)]
     assert time.monotonic() - began < 0.3
     assert client.jobs(b"c", 1) == [(1, b"a", 2)]
     assert time.monotonic() - began >= 0.29
-    client.say(b"NACK", b"c", u32(0))
+    client.send(b"NACK", b"c", u32(0))
     assert client.answer(b"c")[:3] == [b"ERROR", b"c", b"syntax"]
 
 
@@ -348,8 +348,8 @@ def test_progress_keeps_a_message(client, other, jobs):
     consume(other, b"c", jobs)
     for _ in range(4):
         assert other.silent()  # 0.2 s
-        client.say(b"PROGRESS", b"c", 1, 1)
-    client.say(b"ACK", b"c", 1, 3)
+        client.send(b"PROGRESS", b"c", 1, 1)
+    client.send(b"ACK", b"c", 1, 3)
     client.ask(b"FLUSH", expect=b"FLUSHED")
     assert other.silent()
 
@@ -360,14 +360,14 @@ def test_a_full_topic(client, other, topic, overflow):
     name = f"full {overflow}"
     client.create(name, delivery="round-robin", persistence="weak", settings=settings)
     assert client.append(name.encode(), *ABC) == 1
-    client.say(b"PUBLISH", b"more", name.encode(), b"d")
+    client.send(b"PUBLISH", b"more", name.encode(), b"d")
     if overflow == "reject":
         assert client.answer(b"more")[:3] == [b"ERROR", b"more", b"full"]
     elif overflow == "block":
         assert client.silent()
         consume(other, b"c", name.encode())
         assert len(other.jobs(b"c", 3)) == 3
-        other.say(b"ACK", b"c", 1, 1)
+        other.send(b"ACK", b"c", 1, 1)
         assert client.answer(b"more") == [b"PUBLISHED", b"more", u64(4)]
         assert other.jobs(b"c", 1) == [(4, b"d", 1)]
     else:
@@ -382,13 +382,13 @@ def test_a_full_topic(client, other, topic, overflow):
 def test_what_is_kept_until_it_is_read(client, other):
     client.create("kept", persistence="weak", settings={"max_messages": 3, "overflow": "block", "retain_for": "n"})
     assert client.append(b"kept", *ABC) == 1
-    client.say(b"PUBLISH", b"more", b"kept", b"d")
+    client.send(b"PUBLISH", b"more", b"kept", b"d")
     assert client.silent()
     (name,) = json.loads(other.ask(b"DURABLES", b"kept")[0])
     assert name == {"name": "n", "position": 0, "lag": 3, "held": False}
     assert other.error(b"DELETE_DURABLE", b"kept", b"n") == "topic"
     assert subscribe(other, b"s", b"kept", name="n")["position"] == 0
-    other.say(b"POSITION", b"s", 2)
+    other.send(b"POSITION", b"s", 2)
     assert client.answer(b"more") == [b"PUBLISHED", b"more", u64(4)]
     (topic,) = json.loads(client.ask(b"TOPICS", b"kept")[0])
     assert (topic["first"], topic["settings"]["retain_for"]) == (3, "n")
@@ -399,15 +399,15 @@ def test_publications_that_wait_for_room_can_be_cancelled(client, other):
         "given up", delivery="round-robin", persistence="weak", settings={"max_messages": 3, "overflow": "block"}
     )
     assert client.append(b"given up", *ABC) == 1
-    client.say(b"PUBLISH", b"p", b"given up", b"no")
-    client.say(b"PUBLISH", b"q", b"given up", b"yes")
+    client.send(b"PUBLISH", b"p", b"given up", b"no")
+    client.send(b"PUBLISH", b"q", b"given up", b"yes")
     assert client.silent()
-    client.say(b"CANCEL", b"p")
+    client.send(b"CANCEL", b"p")
     assert client.answer(b"p") == [b"CANCELLED", b"p"]
     assert client.answer(b"p")[:3] == [b"ERROR", b"p", b"state"]
     consume(other, b"c", b"given up")
     assert len(other.jobs(b"c", 3)) == 3
-    other.say(b"ACK", b"c", 1, 3)
+    other.send(b"ACK", b"c", 1, 3)
     assert client.answer(b"q") == [b"PUBLISHED", b"q", u64(4)]
     assert other.jobs(b"c", 1) == [(4, b"yes", 1)]
 
@@ -418,7 +418,7 @@ def test_dead_letters(client, topic):
     consume(client, b"c", b"again")
     for count in (1, 2):
         assert client.jobs(b"c", 1) == [(1, b"bad", count)]
-        client.say(b"NACK", b"c", 1, 1)
+        client.send(b"NACK", b"c", 1, 1)
     until(lambda: any(one["name"] == "again.dead" and one["last"] for one in json.loads(client.ask(b"TOPICS")[0])))
     _, _, header, records = client.ask(b"READ", b"again.dead", 1, 0, u32(1000), expect=b"RANGE")
     assert read_block(header, records) == [(1, b"bad", b"key", {"h": b"v"})]
@@ -441,7 +441,7 @@ def test_read_by_range(client, topic):
     assert client.ask(b"READ", topic, 6, 0, u32(1), expect=b"RANGE") == [u64(0), u64(1)]
 
 
-def test_how_far_so_many_bytes_reach(client, topic):
+def test_how_far_a_number_of_bytes_reaches(client, topic):
     for number in range(1, 6):
         client.append(topic, record(b"%d" % number))  # ten bytes each
     assert client.ask(b"OFFSET_AFTER", topic, 2, 0, u64(20), expect=b"OFFSET") == [u64(4), u64(20)]
@@ -451,18 +451,18 @@ def test_how_far_so_many_bytes_reach(client, topic):
 
 def test_topics_are_described(client):
     what = {"delivery": "round-robin", "persistence": "async", "settings": {"max_age": 3600, "max_deliveries": 5}}
-    made = client.create("told", **what)
+    made = client.create("same", **what)
     assert {key: made[key] for key in what} == what
-    assert client.create("told", **what) == made
-    assert client.error(b"CREATE", {"name": "told", "delivery": "round-robin"}) == "topic"
-    client.append(b"told", *ABC)
+    assert client.create("same", **what) == made
+    assert client.error(b"CREATE", {"name": "same", "delivery": "round-robin"}) == "topic"
+    client.append(b"same", *ABC)
 
-    def told():
-        (told,) = json.loads(client.ask(b"TOPICS", b"told", expect=b"TOPICS")[0])
-        return told
+    def topic_info():
+        (info,) = json.loads(client.ask(b"TOPICS", b"same", expect=b"TOPICS")[0])
+        return info
 
-    assert (told()["first"], told()["last"], told()["subscribers"]) == (1, 3, 0)
-    until(lambda: told()["bytes"] >= sum(map(len, ABC)))  # of an async topic: once they are written
+    assert (topic_info()["first"], topic_info()["last"], topic_info()["subscribers"]) == (1, 3, 0)
+    until(lambda: topic_info()["bytes"] >= sum(map(len, ABC)))  # of an async topic: once they are written
     every = json.loads(client.ask(b"TOPICS", expect=b"TOPICS")[0])
     assert [one["name"] for one in every] == sorted(one["name"] for one in every)
 
@@ -473,18 +473,18 @@ def test_topics_are_described(client):
 def test_fifty_subscribers_and_a_hundred_topics(server, client):
     names = [b"many-%d" % number for number in range(100)]
     for number, name in enumerate(names):
-        client.say(b"CREATE", b"%d" % number, {"name": name.decode(), "persistence": "weak"})
+        client.send(b"CREATE", b"%d" % number, {"name": name.decode(), "persistence": "weak"})
     for _ in names:
         assert client.next()[0] == b"CREATED"
     readers = [RawClient(server.endpoints["zmtp"]) for _ in range(50)]
     try:
         for reader in readers:
             for name in names:
-                reader.say(b"SUBSCRIBE", name[5:], name, {"replay": "earliest"})
+                reader.send(b"SUBSCRIBE", name[5:], name, {"replay": "earliest"})
             assert {reader.next()[0] for _ in names} == {b"SUBSCRIBED"}
         for number in range(3):
             for name in names:
-                client.say(b"PUBLISH", b"p", name, b"%d" % number)
+                client.send(b"PUBLISH", b"p", name, b"%d" % number)
         for reader in readers:
             got = {name[5:]: [] for name in names}
             while sum(map(len, got.values())) < 300:

@@ -81,23 +81,23 @@ def test_acknowledged_messages_survive_a_restart(tmp_path):
         before = {one["name"]: one["id"] for one in json.loads(client.ask(b"TOPICS")[0])}
         client.append(b"t", *[record(b"%d" % number) for number in range(1, 11)])
         client.append(b"j", *[record(b"%d" % number) for number in range(1, 11)])
-        client.say(b"SUBSCRIBE", b"s", b"t", {"replay": "earliest", "name": "n"})
-        client.say(b"CONSUME", b"c", b"j", {"credit": 6})
+        client.send(b"SUBSCRIBE", b"s", b"t", {"replay": "earliest", "name": "n"})
+        client.send(b"CONSUME", b"c", b"j", {"credit": 6})
         assert client.answer(b"s")[0] == b"SUBSCRIBED"
         assert client.answer(b"c")[0] == b"CONSUMING"
         assert len(client.jobs(b"c", 6)) == 6
-        client.say(b"POSITION", b"s", 7)
-        client.say(b"ACK", b"c", 1, 3, 5, 5)
+        client.send(b"POSITION", b"s", 7)
+        client.send(b"ACK", b"c", 1, 3, 5, 5)
         assert len(client.jobs(b"c", 4)) == 4
-        client.say(b"NACK", b"c", 4, 4)
+        client.send(b"NACK", b"c", 4, 4)
         assert client.jobs(b"c", 1) == [(4, b"4", 2)]
         client.ask(b"FLUSH", expect=b"FLUSHED")
     with Server(tmp_path, topics=TOPICS) as server, raw(server.endpoints["zmtp"]) as client:
         assert {one["name"]: one["id"] for one in json.loads(client.ask(b"TOPICS")[0])} == before
-        client.say(b"SUBSCRIBE", b"s", b"t", {"replay": "latest", "name": "n"})
+        client.send(b"SUBSCRIBE", b"s", b"t", {"replay": "latest", "name": "n"})
         assert json.loads(client.answer(b"s")[2])["position"] == 7
         assert [id for id, *_ in client.blocks(b"s", 3)] == [8, 9, 10]
-        client.say(b"CONSUME", b"c", b"j", {})
+        client.send(b"CONSUME", b"c", b"j", {})
         assert client.answer(b"c")[0] == b"CONSUMING"
         # It had begun with 4, for the first time, and with 6.
         assert client.jobs(b"c", 6) == [(id, b"%d" % id, 2 if id in (4, 6) else 1) for id in (4, 6, 7, 8, 9, 10)]
@@ -108,15 +108,15 @@ def test_acknowledged_messages_survive_a_restart(tmp_path):
 def test_an_orderly_stop_answers_accepted_requests(tmp_path, persistence):
     with Server(tmp_path, topics=[f"t:broadcast:{persistence}"]) as server, ExitStack() as stack:
         client = stack.enter_context(raw(server.endpoints["zmtp"]))
-        said, answered = 0, []
+        published, answered = 0, []
 
         def publish():
-            nonlocal said
+            nonlocal published
             client.socket.sndtimeo = 1000
             try:
-                while said < 20_000:
-                    client.say(b"APPEND", b"%d" % said, b"t", record(b"%d" % said))
-                    said += 1
+                while published < 20_000:
+                    client.send(b"APPEND", b"%d" % published, b"t", record(b"%d" % published))
+                    published += 1
                     while client.socket.poll(0):
                         answered.append(client.socket.recv_multipart())
             except zmq.Again:
@@ -135,8 +135,8 @@ def test_an_orderly_stop_answers_accepted_requests(tmp_path, persistence):
     if persistence == "transient":
         return
     with Server(tmp_path) as server, raw(server.endpoints["zmtp"]) as client:
-        (told,) = json.loads(client.ask(b"TOPICS", b"t")[0])
-        assert told["last"] == len(ids)  # what was taken was answered, and the other way round
+        (info,) = json.loads(client.ask(b"TOPICS", b"t")[0])
+        assert info["last"] == len(ids)  # what was taken was answered, and the other way round
 
 
 def test_ids_are_never_used_again(tmp_path):
@@ -176,9 +176,9 @@ def test_bytes_that_are_no_zmtp_cost_their_connection(server):
 def test_a_message_beyond_all_limits_costs_its_connection(server):
     with raw(server.endpoints["zmtp"]) as client, RawOther(server) as bad:
         bad.socket.setsockopt(zmq.RECONNECT_IVL, -1)
-        bad.say(b"SUBSCRIBE", b"s", b"t", {})
+        bad.send(b"SUBSCRIBE", b"s", b"t", {})
         assert bad.answer(b"s")[0] == b"SUBSCRIBED"
-        bad.say(b"APPEND", b"1", b"t", b"\0" * (97 << 20))
+        bad.send(b"APPEND", b"1", b"t", b"\0" * (97 << 20))
         until(lambda: server._server.broker.connections["zmtp"] == 1)
         assert client.ask(b"PING", expect=b"PONG") == []
         assert server._server.broker.topics["t"].readers == 0
@@ -202,8 +202,8 @@ def test_a_client_that_does_not_read_has_bounded_memory_and_blocks_no_other(serv
             client.append(b"t", big)
         slow = RawClient(server.endpoints["zmtp"], rcvhwm=1)
         for number in range(20):
-            slow.say(b"SUBSCRIBE", b"%d" % number, b"t", {"replay": "earliest", "credit": 64 << 20})
-            slow.say(b"READ", b"r%d" % number, b"t", 1, 0, u32(1 << 30))
+            slow.send(b"SUBSCRIBE", b"%d" % number, b"t", {"replay": "earliest", "credit": 64 << 20})
+            slow.send(b"READ", b"r%d" % number, b"t", 1, 0, u32(1 << 30))
         zmtp = server._server._zmtp
         until(lambda: server._server.broker.topics["t"].readers == 20)
         until(lambda: any(one.bytes_queued - one.bytes_written > 8 << 20 for one in zmtp.sessions.values()))
@@ -220,7 +220,7 @@ def test_a_client_that_never_reads_its_answers_is_given_up(server, monkeypatch):
     with raw(server.endpoints["zmtp"]) as client, raw(server.endpoints["zmtp"], rcvhwm=1, sndhwm=0) as deaf:
         zmtp = server._server._zmtp
         for _ in range(400_000):
-            deaf.say(b"ABCDEFGH" * 10, b"1")
+            deaf.send(b"ABCDEFGH" * 10, b"1")
             if any(not one.alive for one in tuple(zmtp.sessions.values())):
                 break
         until(lambda: any(not one.alive for one in tuple(zmtp.sessions.values())))
@@ -241,7 +241,7 @@ def test_requests_of_a_closed_connection_are_executed(server):
         for _ in range(5):
             quick = RawClient(server.endpoints["zmtp"], hello=False)
             for number in range(100):
-                quick.say(b"PUBLISH", b"1", b"t", b"%d" % number)
+                quick.send(b"PUBLISH", b"1", b"t", b"%d" % number)
             quick.socket.close(linger=5000)
         until(lambda: json.loads(client.ask(b"TOPICS", b"t")[0])[0]["last"] == 500)
 
@@ -251,20 +251,20 @@ def test_a_client_that_chooses_its_identity_may_come_back(server):
     with raw(server.endpoints["zmtp"]) as client:
         for _ in range(10):
             named = RawClient(server.endpoints["zmtp"], identity=b"me")
-            named.say(b"CONSUME", b"c", b"j", {})
+            named.send(b"CONSUME", b"c", b"j", {})
             assert named.answer(b"c")[0] == b"CONSUMING"
             named.close()
         until(lambda: json.loads(client.ask(b"TOPICS", b"j")[0])[0]["subscribers"] == 0)
 
 
-def test_peers_of_one_identity_are_told_apart_where_all_addresses_are_alike(tmp_path):
+def test_peers_of_one_identity_are_distinguished_where_all_addresses_are_alike(tmp_path):
     with Server(memory=True, topics=["t:broadcast:transient"], bind=f"ipc://{tmp_path}/broker") as server:
         endpoint = server.endpoints["zmtp"]
         with raw(endpoint) as client, raw(endpoint, identity=b"me") as first:
-            first.say(b"SUBSCRIBE", b"s", b"t", {"credit": 1 << 20})
+            first.send(b"SUBSCRIBE", b"s", b"t", {"credit": 1 << 20})
             assert first.answer(b"s")[0] == b"SUBSCRIBED"
             second = RawClient(endpoint, identity=b"me", hello=False)
-            second.say(b"PING", b"1")
+            second.send(b"PING", b"1")
             heirs = server._server._zmtp._waiting_peers
             until(lambda: b"me" in heirs)
             second.close()
@@ -336,7 +336,7 @@ def test_curve_keys_and_their_permissions():
         _, _, header, records = other.ask(b"READ", b"t1", 1, 0, u32(1), expect=b"RANGE")
         assert read_block(header, records)[0][1] == b"x"
         stranger = enter(*omq.curve_keypair(), hello=False)
-        stranger.say(b"PING", b"1")
+        stranger.send(b"PING", b"1")
         assert stranger.silent(0.3)
 
 
@@ -355,7 +355,7 @@ def test_plain_users_and_their_permissions():
 
         writer, reader = enter(b"writer", b"w"), enter(b"reader", b"r")
         writer.create("news", persistence="weak")
-        reader.say(b"SUBSCRIBE", b"s", b"news", {})
+        reader.send(b"SUBSCRIBE", b"s", b"news", {})
         assert reader.answer(b"s")[0] == b"SUBSCRIBED"
         writer.append(b"news", record(b"x"))
         assert [body for _, body, *_ in reader.blocks(b"s", 1)] == [b"x"]
@@ -383,10 +383,10 @@ def test_an_error_for_one_client_leaves_others_served(server, monkeypatch, caplo
     with raw(server.endpoints["zmtp"]) as client, raw(server.endpoints["zmtp"]) as other:
         with monkeypatch.context() as patched:
             patched.setattr(zmtp, "put", fails)
-            client.say(b"PING", b"1")
+            client.send(b"PING", b"1")
             assert client.answer(b"1")[2] == b"failed"
             patched.setattr(zmtp, "put", lambda session, parts: 1 / 0)
-            client.say(b"PING", b"2")
+            client.send(b"PING", b"2")
             until(lambda: any(not session.alive for session in zmtp.sessions.values()))
         assert other.ask(b"PING", expect=b"PONG") == []
         assert client.silent()

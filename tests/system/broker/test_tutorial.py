@@ -43,7 +43,7 @@ class Reader:
         self._ports = ports
         self._brokers = ExitStack()
         self._broker: Command | None = None
-        self._said = ""
+        self._output = ""
 
     def here(self, text: str) -> str:
         for port, other in self._ports.items():
@@ -56,9 +56,9 @@ class Reader:
         elif kind == "sh":
             self.commands += 1
             self._run(self.here(content).strip())
-        elif kind == "text" and self._said:
-            assert self._said == content
-            self._said = ""
+        elif kind == "text" and self._output:
+            assert self._output == content
+            self._output = ""
 
     def _run(self, line: str) -> None:
         words = shlex.split(line)
@@ -80,7 +80,7 @@ class Reader:
                 words, cwd=self._folder, env=environment, capture_output=True, text=True, timeout=60, check=False
             )
             assert (done.returncode, done.stderr) == (0, ""), line
-            self._said = done.stdout
+            self._output = done.stdout
 
     def end(self) -> None:
         """Stops the running broker."""

@@ -21,7 +21,7 @@ class SocksServer:
             is right, empty for nothing at all.
 
     Attributes:
-        said: What each client has said, message by message.
+        received: What each client has sent, message by message.
         silent: Set when a client waits for an answer that does not come.
     """
 
@@ -33,7 +33,7 @@ class SocksServer:
         *,
         hangs_up: bool = False,
     ) -> None:
-        self.said: list[list[bytes]] = []
+        self.received: list[list[bytes]] = []
         self.silent = threading.Event()
         self._user = user
         self._names = names or {}
@@ -74,10 +74,10 @@ class SocksServer:
     def _serve(self, client: socket.socket) -> None:
         client.settimeout(BOUND)
         self._open.add(client)
-        said: list[bytes] = []
-        self.said.append(said)
+        received: list[bytes] = []
+        self.received.append(received)
         with client, contextlib.suppress(OSError, EOFError):
-            self._speak(client, said)
+            self._speak(client, received)
         self._open.discard(client)
 
     def _answer(self, client: socket.socket, step: int, right: bytes) -> None:
@@ -91,11 +91,11 @@ class SocksServer:
         if answer is not None and self._hangs_up:
             raise EOFError
 
-    def _speak(self, client: socket.socket, said: list[bytes]) -> None:
+    def _speak(self, client: socket.socket, received: list[bytes]) -> None:
         greeting = exactly(client, 2)
-        said.append(greeting + exactly(client, greeting[1]))
+        received.append(greeting + exactly(client, greeting[1]))
         method = 2 if self._user is not None else 0
-        fits = method in said[-1][2:]
+        fits = method in received[-1][2:]
         self._answer(client, 0, bytes([5, method if fits else 255]))
         if not fits:
             raise EOFError
@@ -104,7 +104,7 @@ class SocksServer:
             name = exactly(client, head[1])
             size = exactly(client, 1)
             password = exactly(client, size[0])
-            said.append(head + name + size + password)
+            received.append(head + name + size + password)
             good = (name, password) == self._user
             self._answer(client, 1, bytes([1, not good]))
             if not good:
@@ -113,12 +113,12 @@ class SocksServer:
         if request[3] == 3:
             size = exactly(client, 1)
             name = exactly(client, size[0])
-            said.append(request + size + name + exactly(client, 2))
+            received.append(request + size + name + exactly(client, 2))
             target = ("127.0.0.1", self._names.get(name, 0))
         else:
             packed = exactly(client, {1: 4, 4: 16}[request[3]])
             port = exactly(client, 2)
-            said.append(request + packed + port)
+            received.append(request + packed + port)
             family = socket.AF_INET if request[3] == 1 else socket.AF_INET6
             target = (socket.inet_ntop(family, packed), int.from_bytes(port, "big"))
         try:
@@ -131,7 +131,7 @@ class SocksServer:
             raise EOFError
         with server:
             self._open.add(server)
-            # A name for its own address: the form with the longest answer. What the server says follows at once.
+            # A name for its own address: the form with the longest answer. What the server sends follows at once.
             self._answer(client, 2, bytes([5, 0, 0, 3, 5]) + b"proxy" + bytes(2))
             relay(client, server)
             self._open.discard(server)

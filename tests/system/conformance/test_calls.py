@@ -20,7 +20,7 @@ def linked(twin, endpoint):
 
 
 @pytest.mark.parametrize("linger", [-1, math.nan, math.inf, "x"])
-def test_a_linger_that_is_none_is_refused_and_closes_nothing(twin, linked, linger):
+def test_an_invalid_linger_is_refused_and_closes_nothing(twin, linked, linger):
     push, pull = linked
     with pytest.raises(omq.OptionError, match="linger="):
         push.close(linger=linger)
@@ -122,7 +122,7 @@ def test_the_descriptor_shows_what_is_wanted_only(twin, endpoint):
 
 
 def test_the_descriptor_shows_what_stands_behind_much_that_is_no_longer_wanted(twin, endpoint):
-    """Each look drops so much of it and no more; the next one comes by itself."""
+    """Each look drops a part of it and no more; the next one comes by itself."""
     pub = twin("PUB", bind=endpoint, send_hwm=0)
     sub = twin("SUB", connect=pub.endpoints[0], subscribe=[b"a", b"k"], recv_hwm=0)
     pub.wait_subscribed(b"a", timeout=BOUND)
@@ -138,7 +138,7 @@ def test_the_descriptor_shows_what_stands_behind_much_that_is_no_longer_wanted(t
 
 def test_a_descriptor_that_was_given_back(linked):
     push, pull = linked
-    pull.release_fileno()  # nobody has it
+    pull.release_fileno()  # no caller has it
     push.release_fileno()
     fd = pull.fileno()
     for _ in range(3):
@@ -208,7 +208,7 @@ def test_options_set_before_the_first_use_hold_like_those_given_at_once(twin, in
 
     req = twin("REQ")
     req.set_options(req_relaxed=True)
-    req.connect(f"{inproc}-nobody")
+    req.connect(f"{inproc}-absent")
     req.send(b"first")
     req.send(b"second")
 
@@ -261,7 +261,7 @@ def test_options_made_by_hand_are_checked():
 @pytest.mark.parametrize("mark", [1, 5])
 @pytest.mark.parametrize("kinds", [("ROUTER", "DEALER"), ("REP", "DEALER"), ("PULL", "PUSH")])
 def test_a_descriptor_that_is_watched_costs_no_message(twin, endpoint, kinds, mark):
-    """Taking a message has its peer read on, which tells the descriptor, which asks for the next message."""
+    """Taking a message has its peer read on, which wakes the descriptor, which asks for the next message."""
     taker = twin(kinds[0], bind=endpoint, recv_hwm=mark)
     fd = taker.fileno()
     givers = [twin(kinds[1], connect=taker.endpoints[0], send_hwm=0) for _ in range(2)]

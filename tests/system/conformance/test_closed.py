@@ -170,12 +170,12 @@ def test_nothing_public_is_forgotten_here(kind):
 
 def test_the_endpoints_are_there_until_the_socket_no_longer_listens(twin, tmp_path):
     push = twin("PUSH", bind=f"ipc://{tmp_path}/s")
-    push.send(b"for somebody")
+    push.send(b"for a peer")
     closing = twin.spawn(push, "close")
     until(lambda: push.closed)
     assert push.endpoints == [f"ipc://{tmp_path}/s"]
     pull = twin("PULL", connect=f"ipc://{tmp_path}/s")
-    assert pull.recv(timeout=BOUND) == b"for somebody"
+    assert pull.recv(timeout=BOUND) == b"for a peer"
     closing.result()
     assert push.endpoints == []
 
@@ -187,7 +187,7 @@ COPY = {"copy": copy.copy, "deepcopy": copy.deepcopy, "pickle": pickle.dumps}
 
 
 @pytest.mark.parametrize("how", COPY)
-def test_what_cannot_be_copied_says_what_to_do(how, inproc):
+def test_errors_about_copies_name_what_to_do(how, inproc):
     with omq.Context() as context, omq.PULL(context, bind=inproc) as pull, pull.monitor() as monitor:
         push = omq.asyncio.PUSH(context)
         for one, word in ((pull, "endpoint"), (push, "endpoint"), (context, "share"), (monitor, "monitor")):
@@ -200,7 +200,7 @@ def test_what_cannot_be_copied_says_what_to_do(how, inproc):
 
 
 @pytest.mark.parametrize("how", COPY)
-def test_what_a_socket_tells_can_be_copied(how, inproc):
+def test_what_a_socket_returns_can_be_copied(how, inproc):
     with omq.Context() as context, omq.PULL(context, bind=inproc) as pull, omq.PUSH(context, connect=inproc) as push:
         push.send(b"x")
         message = pull.recv_message(timeout=BOUND)

@@ -51,11 +51,11 @@ def test_inproc_connect_pair_both_ways(twin, inproc, first):
 
 def test_inproc_connect_a_publisher_drops_until_it_is_bound(twin, inproc):
     pub = twin("PUB", connect=inproc)
-    pub.send(b"nobody hears this")
+    pub.send(b"not received")
     sub = twin("SUB", bind=inproc, subscribe=b"")
     pub.wait_subscribed(timeout=BOUND)
-    pub.send(b"this is heard")
-    assert sub.recv(timeout=BOUND) == b"this is heard"
+    pub.send(b"received")
+    assert sub.recv(timeout=BOUND) == b"received"
     assert not sub.poll(0.02)
 
 
@@ -86,7 +86,7 @@ def test_inproc_connect_only_then_close(twin, inproc, kind):
     start = time.monotonic()
     socket.close(0)
     assert time.monotonic() - start < 5
-    # A name that somebody has waited for can be had.
+    # A name that a client has waited for can be bound.
     assert twin("REP", bind=inproc).endpoints == [inproc]
 
 
@@ -102,7 +102,7 @@ def test_inproc_connect_unbind_then_rebind(twin, inproc):
     assert not pull.poll(0.02)
 
 
-def test_inproc_connect_tells_identities(twin, inproc):
+def test_inproc_connect_passes_identities_on(twin, inproc):
     router = twin("ROUTER", bind=inproc)
     dealer = twin("DEALER", connect=inproc, identity=b"named")
     dealer.send_multipart([b"a", b"b"])
@@ -171,7 +171,7 @@ def test_term_endpoint_after_disconnect_send_has_no_peer(twin, endpoint):
     assert pull.recv(timeout=BOUND) == b"ABC"
     push.disconnect(pull.endpoints[0])
     until(lambda: not push.peers and not pull.peers)
-    # One queue: exactly the mark is accepted, for whoever comes next.
+    # One queue: exactly the mark is accepted, for the next peer.
     assert fill(push, 10) == 3
     push.connect(pull.endpoints[0])
     assert [int(m) for m in drain(pull, 3)] == [0, 1, 2]
@@ -205,7 +205,7 @@ def test_term_endpoint_unbind_by_what_bind_gave_and_not_by_the_wildcard(twin, wi
         pull.unbind(name)
 
 
-def test_last_endpoint_every_bind_is_told(twin, tmp_path, inproc):
+def test_last_endpoint_every_bind_is_listed(twin, tmp_path, inproc):
     pull = twin("PULL")
     given = [pull.bind(name) for name in ("tcp://127.0.0.1:*", "tcp://127.0.0.1:*", f"ipc://{tmp_path}/s", inproc)]
     assert pull.endpoints == given
@@ -216,7 +216,7 @@ def test_last_endpoint_every_bind_is_told(twin, tmp_path, inproc):
         assert pull.recv(timeout=BOUND) == b"%d" % number
 
 
-def test_disconnect_of_what_was_never_connected_says_so(twin, endpoint):
+def test_disconnect_of_what_was_never_connected_is_refused(twin, endpoint):
     push = twin("PUSH")
     with pytest.raises(omq.EndpointError, match="not connected"):
         push.disconnect("tcp://127.0.0.1:1")
@@ -255,17 +255,17 @@ def test_connect_resolve_a_host_name_is_dialled(twin, kinds):
     assert bound.recv(timeout=BOUND) == b"by name"
 
 
-def test_connect_resolve_a_name_that_nobody_knows_is_told_and_asked_for_again(twin):
+def test_connect_resolve_an_unknown_name_is_reported_and_resolved_again(twin):
     push = twin("PUSH", reconnect_interval=0.01)
     monitor = push.monitor()
-    push.connect("tcp://nobody-has-this-name.invalid:1")
+    push.connect("tcp://no-host-has-this-name.invalid:1")
     for number, kind in enumerate(["connect_delayed", "connect_failed", "connect_retried"] * 2):
         event = twin.wait(lambda: monitor.recv(timeout=BOUND))
         assert event.kind == kind, number
         if event.kind == "connect_failed":
             assert isinstance(event.error, omq.ConnectError)
-            # What the system says of it differs where there is no server to ask.
-            assert "tcp://nobody-has-this-name.invalid:1: " in event.reason
+            # The system's reason differs where there is no server to ask.
+            assert "tcp://no-host-has-this-name.invalid:1: " in event.reason
 
 
 @pytest.mark.parametrize(
@@ -482,7 +482,7 @@ def test_reconnect_stop_ends_the_attempts(twin, tmp_path, inproc, transport, sto
 
 
 def _twice(twin, kind, peer, endpoint, **options):
-    """A bound socket, and one that was told three times to connect to it."""
+    """A bound socket, and one that connected to it three times."""
     bound = twin(peer, bind=endpoint, **({"subscribe": b""} if peer == "SUB" else {}))
     (place,) = bound.endpoints
     twice = twin(kind, connect=[place, place], linger=0, **options)

@@ -66,7 +66,7 @@ def test_ctx_destroy_term_lets_what_was_accepted_leave(twin, tmp_path):
         pull.stop()
 
 
-TOLD = {
+CALLS = {
     "bind": lambda sub: sub.bind("inproc://other"),
     "disconnect": lambda sub: sub.disconnect("inproc://other"),
     "subscribe": lambda sub: sub.subscribe(b"x"),
@@ -76,17 +76,17 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("call", TOLD)
-def test_ctx_destroy_a_call_says_that_it_was_the_context(twin, inproc, call):
+@pytest.mark.parametrize("call", CALLS)
+def test_ctx_destroy_a_call_names_the_context_as_the_reason(twin, inproc, call):
     sub = twin("SUB", bind=inproc)
     waiting = twin.spawn(sub, "wait_connected")
     assert not waiting.done(0.05)
     twin.context.term()
     until(lambda: sub.closed)
-    for refused in (waiting.result, lambda: TOLD[call](sub)):
-        with pytest.raises(omq.ContextTerminated, match="context has been terminated") as told:
+    for refused in (waiting.result, lambda: CALLS[call](sub)):
+        with pytest.raises(omq.ContextTerminated, match="context has been terminated") as caught:
             refused()
-        assert isinstance(told.value, omq.ClosedError)
+        assert isinstance(caught.value, omq.ClosedError)
 
 
 @pytest.mark.parametrize("kind", ["ROUTER", "DEALER", "PAIR", "SUB", "REQ"])
@@ -116,14 +116,14 @@ def test_ctx_destroy_term_wakes_a_poller(twin, endpoint):
 def test_ctx_options_term_without_linger_waits_for_nothing(twin, inproc):
     """libzmq's BLOCKY=0, at the end instead of the beginning."""
     push = twin("PUSH", connect=inproc)
-    push.send(b"nobody will ever come")
+    push.send(b"no peer will ever come")
     ending = twin.spawn(twin.context, "term", linger=0)
-    assert ending.done(BOUND), "it waits for ever, as the socket's own linger says"
+    assert ending.done(BOUND), "it waits for ever, by the socket's own linger"
     until(lambda: push.closed)
 
 
 @pytest.mark.parametrize("option", ["io_threads", "max_sockets", "ipv6", "blocky"])
-def test_ctx_options_there_are_none(option):
+def test_ctx_options_do_not_exist(option):
     """One I/O thread, no bound of our own, and what sockets inherit is given to each: none is accepted and ignored."""
     with pytest.raises(TypeError, match=option):
         omq.Context(**{option: 1})
@@ -236,7 +236,7 @@ on_both_twins = pytest.mark.parametrize("module", [omq, twin_of_asyncio])
 
 @on_both_twins
 @pytest.mark.parametrize("given", ["tcp://127.0.0.1:5555", 5, b"inproc://x"])
-def test_an_endpoint_in_place_of_the_context_is_told_where_it_belongs(module, given):
+def test_an_endpoint_in_place_of_the_context_is_refused_with_its_place(module, given):
     with pytest.raises(
         TypeError, match=r"context=.*: must be a Context, not (str|int|bytes); give an endpoint as bind= or connect="
     ):
@@ -244,7 +244,7 @@ def test_an_endpoint_in_place_of_the_context_is_told_where_it_belongs(module, gi
 
 
 @on_both_twins
-def test_a_socket_without_a_type_is_none(module):
+def test_a_socket_without_a_type_is_refused(module):
     with pytest.raises(TypeError, match=r"Socket has no socket type: make one of its types, such as omq\.PUSH"):
         module.Socket()
 

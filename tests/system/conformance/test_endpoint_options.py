@@ -86,11 +86,11 @@ def shake(*lines: socket.socket, kind: bytes = b"PUSH", **properties: bytes) -> 
     """Goes through the handshake of NULL."""
     for line in lines:
         line.sendall(GREETING + ready(kind, **properties))
-        said = b""
-        while b"Socket-Type" not in said:
+        received = b""
+        while b"Socket-Type" not in received:
             got = line.recv(1000)
             assert got, "the other side has hung up"
-            said += got
+            received += got
 
 
 def hung_up(line: socket.socket, within: float = BOUND) -> bool:
@@ -116,7 +116,7 @@ def ours(line: socket.socket) -> socket.socket:
                 if found.getpeername() == line.getsockname() and found.getsockname() == line.getpeername():
                     return found
             found.close()
-    raise AssertionError("nobody has the other end")
+    raise AssertionError("no socket has the other end")
 
 
 def listening(endpoint: str) -> socket.socket:
@@ -130,7 +130,7 @@ def listening(endpoint: str) -> socket.socket:
             if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and found.getsockname()[1] == port:
                 return found
             found.close()
-    raise AssertionError("nobody listens")
+    raise AssertionError("there is no listener")
 
 
 # What the system knows of a connection
@@ -161,7 +161,7 @@ def test_what_the_system_does_with_a_connection(twin, lines, call, name):
 
 
 @on_both_calls
-def test_a_priority_beside_a_type_of_service(twin, lines, call):
+def test_a_priority_next_to_a_type_of_service(twin, lines, call):
     found = lines(twin("PULL"), call, tos=0x20, priority=5)
     shake(*found)
     with ours(found[0]) as end:
@@ -355,7 +355,7 @@ def test_a_domain_that_is_enforced(twin, lines, call):
     found = lines(one, call, zap_enforce_domain=True)
     for line in found:
         line.sendall(GREETING + ready(b"PUSH"))
-    assert hung_up(found[0])  # nobody is there to be asked
+    assert hung_up(found[0])  # there is no peer to ask
     one.wait_connected(timeout=BOUND)
 
 
@@ -364,11 +364,11 @@ def test_a_domain_that_is_enforced(twin, lines, call):
 
 def pings(line: socket.socket, within: float = BOUND) -> bytes:
     """Returns the bytes up to the first PING and its two bytes of time; less if none comes."""
-    said = b""
+    received = b""
     end = time.monotonic() + within
-    while not said.partition(b"\4PING")[2][1:] and select.select([line], [], [], max(0, end - time.monotonic()))[0]:
-        said += line.recv(1000)
-    return said.partition(b"\4PING")[2][:2]
+    while not received.partition(b"\4PING")[2][1:] and select.select([line], [], [], max(0, end - time.monotonic()))[0]:
+        received += line.recv(1000)
+    return received.partition(b"\4PING")[2][:2]
 
 
 @on_both_calls
@@ -456,7 +456,7 @@ def test_what_the_transport_has_no_use_for(twin, call, tmp_path):
 
 
 @on_both_calls
-def test_what_nobody_knows_and_what_does_not_fit(twin, call):
+def test_unknown_options_and_invalid_values(twin, call):
     one = twin("PULL")
     with pytest.raises(omq.OptionError, match="did you mean 'max_parts'"):
         getattr(one, call)("tcp://127.0.0.1:9", max_part=1)

@@ -137,7 +137,7 @@ STREAM = textwrap.dedent(
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
-def test_taking_all_that_is_there_ends_beside_a_peer_that_never_does(twin, size):
+def test_taking_all_that_is_there_ends_next_to_a_peer_that_never_does(twin, size):
     """More comes while the first messages are taken; a call takes what it finds in some 20 ms of work."""
     pull = twin("PULL", bind="tcp://127.0.0.1:*")
     with subprocess.Popen([sys.executable, "-c", STREAM, pull.endpoints[0], str(size)]) as stream:
@@ -229,7 +229,7 @@ def test_max_parts_of_one_costs_who_sends_two_its_connection(twin, tmp_path, tra
 
 
 def test_a_conflating_end_keeps_one_message_however_far_its_partner_is_ahead(inproc):
-    """Over inproc between threads: what its owner has not been told of yet must not pile up either."""
+    """Over inproc between threads: what its owner has not learnt of yet must not pile up either."""
     import asyncio
     import tracemalloc
 
@@ -243,7 +243,7 @@ def test_a_conflating_end_keeps_one_message_however_far_its_partner_is_ahead(inp
         async with omq.asyncio.PULL(context, bind=inproc, conflate=True) as pull:
             await pull.wait_connected(timeout=BOUND)
             blocked.set()
-            go_on.wait(BOUND)  # the loop does not run: nobody hears of arrivals
+            go_on.wait(BOUND)  # the loop does not run: its owner does not learn of arrivals
             got.append(await pull.recv(timeout=BOUND))
             got.append(b"%d more" % bool(await pull.poll(0.05)))
 

@@ -80,7 +80,7 @@ def test_flush_waits_for_concurrent_sends_without_disturbing_them(twin, endpoint
 
 
 def test_the_end_of_the_socket_ends_it(twin, tmp_path):
-    push = twin("PUSH", connect=f"ipc://{tmp_path}/nobody", linger=0)
+    push = twin("PUSH", connect=f"ipc://{tmp_path}/absent", linger=0)
     push.send(b"x")
     waiting = twin.spawn(push, "flush")
     assert not waiting.done(0.05)
@@ -120,7 +120,7 @@ def test_a_publisher_waits_for_its_subscribers(twin):
     assert len(got) == 2000
 
 
-def test_what_cannot_be_flushed_says_so(twin, endpoint):
+def test_what_cannot_be_flushed_is_refused(twin, endpoint):
     pull = twin("PULL", bind=endpoint)
     with pytest.raises(omq.StateError, match="PULL socket does not send"):
         pull.flush()

@@ -235,7 +235,7 @@ def test_xpub_nodrop_six_thousand_at_a_mark_of_two_thousand_all_arrive(twin, end
     assert pub.peers[0].dropped == 0
 
 
-def test_xpub_nodrop_says_when_there_is_room(twin, inproc):
+def test_xpub_nodrop_reports_when_there_is_room(twin, inproc):
     pub = twin("XPUB", bind=inproc, send_hwm=2, xpub_nodrop=True)
     sub = twin("SUB", connect=inproc, subscribe=b"a", recv_hwm=2)
     pub.wait_subscribed(timeout=BOUND)

@@ -49,8 +49,8 @@ def test_linger_for_ever_waits_for_the_peer_and_dials_on(twin, later):
 
 
 def test_linger_for_ever_is_waited_for_at_the_end_of_the_socket_and_by_libzmq_of_the_context(twin, tmp_path):
-    """The page of differences says the same."""
-    place = f"ipc://{tmp_path}/nobody"
+    """The page of differences agrees."""
+    place = f"ipc://{tmp_path}/absent"
     context = zmq.Context()
     theirs = context.socket(zmq.PUSH)
     theirs.connect(place)

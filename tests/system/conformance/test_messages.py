@@ -271,7 +271,7 @@ def test_recv_into_refuses_what_cannot_be_written(twin, inproc, buffer):
     assert pull.recv() == b"stays"
 
 
-def test_one_at_a_time_where_the_type_says_so(twin, endpoint):
+def test_one_at_a_time_where_the_type_demands_it(twin, endpoint):
     rep = twin("REP", bind=endpoint)
     clients = [twin("REQ", connect=rep.endpoints[0]) for _ in range(2)]
     for client in clients:
@@ -288,7 +288,7 @@ def test_one_at_a_time_where_the_type_says_so(twin, endpoint):
 # With the sender
 
 
-def test_recv_message_tells_who_sent_it(twin, endpoint):
+def test_recv_message_has_its_sender(twin, endpoint):
     pull, push = twin.linked("PULL", "PUSH", endpoint)
     push.send_multipart([b"a", b"b"])
     message = pull.recv_message()
@@ -340,7 +340,7 @@ def test_iteration_obeys_the_receive_timeout(twin, inproc):
 
 
 @on_every_loop
-def test_poll_tells_what_is_ready(twin, endpoint):
+def test_poll_returns_what_is_ready(twin, endpoint):
     one, other = twin.linked("PAIR", "PAIR", endpoint)
     both = omq.POLL_IN | omq.POLL_OUT
     assert one.poll(0) == 0
@@ -392,7 +392,7 @@ def test_poll_of_a_direction_that_the_type_lacks_is_never_ready(twin, inproc):
 
 
 @pytest.mark.parametrize("kind", ["PULL", "SUB", "GATHER", "DISH"])
-def test_a_type_that_does_not_send_says_so(twin, inproc, kind):
+def test_a_type_that_does_not_send_refuses_to(twin, inproc, kind):
     socket = twin(kind, bind=inproc)
     for call, argument in ((socket.send, b"x"), (socket.send_multipart, [b"x"]), (socket.send_many, [b"x"])):
         with pytest.raises(omq.StateError, match="does not send"):
@@ -400,7 +400,7 @@ def test_a_type_that_does_not_send_says_so(twin, inproc, kind):
 
 
 @pytest.mark.parametrize("kind", ["PUSH", "PUB", "SCATTER", "RADIO"])
-def test_a_type_that_does_not_receive_says_so(twin, inproc, kind):
+def test_a_type_that_does_not_receive_refuses_to(twin, inproc, kind):
     socket = twin(kind, bind=inproc)
     calls = (socket.recv, socket.recv_multipart, socket.recv_many, socket.recv_message)
     for call in (*calls, partial(socket.recv_into, bytearray(1)), partial(next, socket)):
@@ -408,7 +408,7 @@ def test_a_type_that_does_not_receive_says_so(twin, inproc, kind):
             call()
 
 
-def test_calls_that_are_for_other_types_say_so(twin, inproc):
+def test_calls_that_are_for_other_types_are_refused(twin, inproc):
     push = twin("PUSH", bind=inproc)
     with pytest.raises(omq.StateError, match="SUB"):
         push.subscribe(b"x")
@@ -481,7 +481,7 @@ def test_peers_count_what_passed(twin, endpoint):
     assert here.mechanism in ("NULL", "")
 
 
-def test_the_repr_says_what_it_is_and_where(twin, inproc):
+def test_the_repr_has_type_and_endpoints(twin, inproc):
     pull, push = twin.linked("PULL", "PUSH", inproc)
     module = "omq" if twin.name == "blocking" else "omq.asyncio"
     assert repr(pull) == f"<{module}.PULL {inproc} 1 peers>"

@@ -30,7 +30,7 @@ T = SocketType
 
 
 class Numbering(Pattern):
-    """Peers have numbers; one that says NUDGE is nudged back, and one that says CRASH loses its connection."""
+    """Peers have numbers; one that sends NUDGE is nudged back, and one that sends CRASH loses its connection."""
 
     commands = frozenset({b"NUDGE", b"CRASH"})
 
@@ -68,7 +68,7 @@ class Simple(Pattern):
     def connected(self, session):
         super().connected(session)
         session.peer.command(b"NUDGE", b"softly")
-        session.peer.command(b"NOVEL", b"which nobody understands")
+        session.peer.command(b"NOVEL", b"which is not known")
 
     def heed(self, session, command):
         self.nudged.append(command)
@@ -111,7 +111,7 @@ def test_a_route_goes_out_with_a_message_and_comes_back(server_and_client):
     assert [client.recv(), client.recv()] == [b"another", b"third"]
 
 
-def test_a_route_that_does_not_fit_is_told(server_and_client):
+def test_a_route_that_does_not_fit_is_reported(server_and_client):
     server, client = server_and_client
     with pytest.raises(omq.UnroutableError, match="no connected peer has the routing id 1"):
         server.send(b"x", routing_id=1)
@@ -130,7 +130,7 @@ def test_a_route_that_does_not_fit_is_told(server_and_client):
     assert client.recv() == b"none of these"
 
 
-def test_what_a_pattern_understands_it_is_told(server_and_client):
+def test_a_pattern_gets_the_commands_that_it_declares(server_and_client):
     numbering, simple = patterns(*server_and_client)
     until(lambda: simple.nudged)
     assert numbering.nudges == [b"softly"]
@@ -138,7 +138,7 @@ def test_what_a_pattern_understands_it_is_told(server_and_client):
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("sent", "why"),
     [
         (
             raw_zmtp.frame(b"a", raw_zmtp.MORE) + raw_zmtp.frame(b"b"),
@@ -148,11 +148,11 @@ def test_what_a_pattern_understands_it_is_told(server_and_client):
     ],
     ids=["several parts", "what the pattern refuses"],
 )
-def test_a_peer_that_says_what_it_may_not_loses_its_connection(twin, said, why):
+def test_a_peer_that_sends_what_it_may_not_loses_its_connection(twin, sent, why):
     server = twin("SERVER", bind="tcp://127.0.0.1:*")
     monitor = server.monitor()
     with dial(server.endpoints[0]) as peer:
-        peer.sendall(raw_zmtp.greeting() + raw_zmtp.ready("CLIENT") + raw_zmtp.frame(b"before") + said)
+        peer.sendall(raw_zmtp.greeting() + raw_zmtp.ready("CLIENT") + raw_zmtp.frame(b"before") + sent)
         while peer.recv(4096):
             pass
     events = []

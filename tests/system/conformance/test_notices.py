@@ -204,7 +204,7 @@ def test_a_dealer_that_disconnects_or_was_dialled_has_no_hiccup(twin, place):
 
 
 @pytest.mark.parametrize("notify", ["connect", "disconnect", True], ids=str)
-def test_a_router_is_told_of_peers_that_come_and_go(twin, place, notify):
+def test_a_router_is_notified_of_peers_that_come_and_go(twin, place, notify):
     router = twin("ROUTER", bind=place, router_notify=notify)
     dealer = twin("DEALER", connect=place, identity=b"X")
     dealer.send(b"Hello", timeout=BOUND)
@@ -218,7 +218,7 @@ def test_a_router_is_told_of_peers_that_come_and_go(twin, place, notify):
         router.recv_multipart(timeout=0.05)
 
 
-def test_the_arrival_comes_before_all_that_a_peer_says_however_early(twin):
+def test_the_arrival_comes_before_all_that_a_peer_sends_however_early(twin):
     router = twin("ROUTER", router_notify="connect")
     lines = []
     endpoint = router.bind("tcp://127.0.0.1:*")
@@ -248,7 +248,7 @@ def test_a_handshake_that_fails_gives_none(twin):
         router.recv_multipart(timeout=0.05)
 
 
-def test_a_peer_that_takes_an_identity_over_is_told_of_after_the_one_that_goes(twin, place):
+def test_a_peer_that_takes_an_identity_over_is_reported_after_the_one_that_goes(twin, place):
     router = twin("ROUTER", bind=place, router_notify=True, disconnect_message=b"bye", router_handover=True)
     found = []
     for _ in range(2):

@@ -83,7 +83,7 @@ def test_the_end_of_a_subscription_leads_a_message_too(twin, place):
     assert taken(xpub, 2) == [[b"\0B"], [b"\0C", b"y"]]
 
 
-def test_a_later_publisher_is_told_the_subscriptions_of_first_parts_alone(twin):
+def test_a_later_publisher_gets_the_subscriptions_of_first_parts_alone(twin):
     xsub = twin("XSUB", only_first_subscribe=True)
     first = twin("XPUB", bind="tcp://127.0.0.1:*", only_first_subscribe=True)
     xsub.connect(first.endpoints[0])

@@ -196,7 +196,7 @@ def test_every_call_takes_the_body_alone(radio_and_dish):
     assert rest == [b"3", b"4", b"5"]
 
 
-def test_a_full_dish_misses_messages_and_holds_up_nobody(twin):
+def test_a_full_dish_misses_messages_and_delays_no_other(twin):
     radio = twin("RADIO", bind="tcp://127.0.0.1:*", send_hwm=10)
     slow = as_dish(radio.endpoints[0])
     quick = twin("DISH", connect=radio.endpoints[0], join="g", recv_timeout=BOUND)

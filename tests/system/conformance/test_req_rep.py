@@ -83,7 +83,7 @@ def test_spec_req_rotates_and_takes_the_answer_of_whom_it_asked(twin, endpoint):
         asked.append(number)
         for other, name in identities.items():
             if other != number:
-                servers[other].send_multipart([name, b"", b"nobody asked"])
+                servers[other].send_multipart([name, b"", b"unsolicited"])
         identities[number] = identity
         servers[number].send_multipart([identity, b"", b"answer %d" % turn])
         assert req.recv(timeout=BOUND) == b"answer %d" % turn

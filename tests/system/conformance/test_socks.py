@@ -50,7 +50,7 @@ def test_messages_go_through_the_proxy_to_an_address(twin, dialled):
         push.send(b"x", timeout=BOUND)
         assert pull.recv(timeout=BOUND) == b"x"
         port = int(pull.endpoints[0].rpartition(":")[2]).to_bytes(2, "big")
-        assert proxy.said == [[b"\5\1\0", b"\5\1\0\1\x7f\0\0\1" + port]]
+        assert proxy.received == [[b"\5\1\0", b"\5\1\0\1\x7f\0\0\1" + port]]
         (peer,) = push.peers
         assert peer.endpoint == pull.endpoints[0]
         push.stop()
@@ -63,7 +63,7 @@ def test_the_proxy_looks_the_name_up(twin, dialled):
         push = dialled("tcp://far.invalid:77", socks_proxy=proxy.address.replace("127.0.0.1", "localhost"))
         push.send(b"x", timeout=BOUND)
         assert pull.recv(timeout=BOUND) == b"x"
-        assert proxy.said == [[b"\5\1\0", b"\5\1\0\3\x0bfar.invalid\0\x4d"]]
+        assert proxy.received == [[b"\5\1\0", b"\5\1\0\3\x0bfar.invalid\0\x4d"]]
         push.stop()
 
 
@@ -73,7 +73,7 @@ def test_a_name_and_a_password(twin, dialled):
         push = dialled(pull.endpoints[0], socks_proxy=proxy.address, **CREDENTIALS)
         push.send(b"x", timeout=BOUND)
         assert pull.recv(timeout=BOUND) == b"x"
-        assert proxy.said[0][:2] == [b"\5\1\2", b"\1\4user\4word"]
+        assert proxy.received[0][:2] == [b"\5\1\2", b"\1\4user\4word"]
         push.stop()
 
 
@@ -101,7 +101,7 @@ def test_an_endpoint_is_dialled_again_through_the_proxy(twin):
             line.settimeout(BOUND)
             with line:
                 shake(line, kind=b"PULL")
-        until(lambda: len(proxy.said) >= 3)
+        until(lambda: len(proxy.received) >= 3)
         push.stop()
 
 
@@ -219,7 +219,7 @@ def test_what_is_of_no_use_is_refused(twin):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "far.invalid", "[::1]"])
 @pytest.mark.parametrize("user", [None, USER], ids=["open", "password"])
-def test_libzmq_says_the_same_to_a_proxy(twin, host, user):
+def test_libzmq_sends_the_same_to_a_proxy(twin, host, user):
     """The refusal reaches the endpoint, too: libzmq 4.3.5 aborts where a proxy refuses."""
     pull = twin("PULL")
     try:
@@ -244,7 +244,7 @@ def test_libzmq_says_the_same_to_a_proxy(twin, host, user):
         theirs.close(linger=0)
         context.term()
         push.stop()
-        assert proxy.said[0] == proxy.said[1]
+        assert proxy.received[0] == proxy.received[1]
 
 
 def test_libzmq_on_the_other_side_of_a_proxy(twin):

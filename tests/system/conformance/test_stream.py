@@ -384,7 +384,7 @@ def test_disconnect_ends_the_connection(twin):
             client.disconnect(endpoint)
             assert rest(plain) == b"goodbye"
             until(lambda: not client._engine._sessions)
-            assert not client.poll(0), "the end of what the program has closed is no news"
+            assert not client.poll(0), "the end of what the program has closed is not reported"
 
 
 def test_a_connection_that_is_lost_for_good_gives_a_message(twin):

@@ -74,7 +74,7 @@ def test_a_last_value_waits_for_a_full_peer_and_still_goes_to_it_alone(twin, inp
     assert nothing(other)
 
 
-def test_nobody_can_be_meant_after_the_last_value_was_sent(twin, inproc):
+def test_a_subscription_after_the_last_value_was_sent_is_refused(twin, inproc):
     xpub = twin("XPUB", bind=inproc, xpub_manual_last_value=True, recv_timeout=BOUND)
     xsub = twin("XSUB", connect=inproc)
     xsub.send(b"\1A")

@@ -86,7 +86,7 @@ def test_a_message_that_is_there_is_taken_without_time(twin, endpoint):
     assert pull.recv_many(timeout=0) == [b"5"]
 
 
-def test_send_many_says_how_far_it_came(twin, inproc):
+def test_send_many_reports_how_far_it_came(twin, inproc):
     push = twin("PUSH", bind=inproc, send_hwm=3)
     assert push.send_many([b"1", b"2", b"3", b"4", b"5"], timeout=0.01) == 3
     gives_up(omq.SendTimeout, push.send_many, [b"4"], timeout=0)

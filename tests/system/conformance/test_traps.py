@@ -171,7 +171,7 @@ def test_control_traffic_does_not_queue_behind_data(twin):
         assert pub.recv(timeout=BOUND) == b"\1more"
 
 
-def test_what_a_monitor_holds_is_bounded_and_it_says_how_much_it_missed(twin):
+def test_what_a_monitor_holds_is_bounded_and_it_counts_what_it_missed(twin):
     pull = twin("PULL", bind="tcp://127.0.0.1:*")
     monitor = pull.monitor(limit=4)
     for _ in range(20):
@@ -194,7 +194,7 @@ def test_a_peer_with_endless_prefixes_costs_itself_its_connection(twin, endpoint
     good = twin("SUB", connect=pub.endpoints[0], subscribe=[b"%d" % n for n in range(100)])
     pub.wait_subscribed(n=100, timeout=BOUND)
     for number in range(50):
-        good.subscribe(b"%d" % number)  # again: it is no further one
+        good.subscribe(b"%d" % number)  # again: it is not a further one
         good.unsubscribe(b"%d" % (99 - number))
         good.subscribe(b"other %d" % number)
     pub.wait_subscribed(b"other 49", timeout=BOUND)

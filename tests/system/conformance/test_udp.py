@@ -106,7 +106,7 @@ def test_a_message_that_fits_into_no_datagram_is_refused(radio_and_dish):
     assert dish.recv() == b"next"
 
 
-def test_what_is_too_large_for_a_datagram_goes_to_nobody(twin, dish, endpoint):
+def test_what_is_too_large_for_a_datagram_goes_to_no_peer(twin, dish, endpoint):
     # Also not over tcp: the message is refused as a whole.
     radio = twin("RADIO", bind=endpoint)
     near = twin("DISH", connect=radio.endpoints[0], join="g", recv_timeout=BOUND)
@@ -255,10 +255,10 @@ def test_options_of_multicast_are_the_kernels(twin, options, found):
     for radio in (twin("RADIO", **options), twin("RADIO")):
         radio.connect(endpoint, **options)
         with socket.socket(fileno=os.dup(peer_of(radio).fd)) as sock:
-            told = [
+            outcomes = [
                 sock.getsockopt(socket.IPPROTO_IP, one) for one in (socket.IP_MULTICAST_TTL, socket.IP_MULTICAST_LOOP)
             ]
-        assert tuple(told) == found
+        assert tuple(outcomes) == found
 
 
 def test_the_kernels_options_are_set(twin):
@@ -354,7 +354,7 @@ def test_an_address_is_free_again(twin, radio_and_dish):
     assert other.recv() == b"x"
 
 
-def test_a_radio_sends_on_where_nobody_listens(twin, line):
+def test_a_radio_sends_on_without_a_listener(twin, line):
     place = f"udp://127.0.0.1:{line.getsockname()[1]}"
     line.close()
     radio = twin("RADIO", connect=place)

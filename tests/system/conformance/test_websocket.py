@@ -293,7 +293,7 @@ def status(number: int) -> bytes:
     ],
 )
 def test_a_close_frame_is_answered(twin: Any, server: Any, payload: bytes, answer: bytes) -> None:
-    """RFC 6455, 5.5.1 and 7.4: with its own status, or with one that says what is wrong with it."""
+    """RFC 6455, 5.5.1 and 7.4: with its own status, or with one that names what is wrong with it."""
     _, monitor, address = server
     with open_by_hand(address) as sock:
         sock.sendall(frame(payload, 0x88))

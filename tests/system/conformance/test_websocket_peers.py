@@ -295,7 +295,7 @@ def test_a_time_to_live_gets_through(twin: Any) -> None:
     assert len(pull.peers) == 1
 
 
-def test_close_is_said_when_a_socket_leaves(twin: Any) -> None:
+def test_close_is_sent_when_a_socket_leaves(twin: Any) -> None:
     push = twin("PUSH", bind=WS)
     with Client(push.endpoints[0]) as peer:
         peer.send(ready("PULL"))
@@ -366,7 +366,7 @@ def test_what_a_process_has_sent_leaves_before_it_ends(certificate: Path, scheme
 
 
 @pytest.mark.parametrize("scheme", ["ws", "wss"])
-def test_a_killed_peer_costs_nobody_else_anything(certificate: Path, scheme: str) -> None:
+def test_a_killed_peer_harms_no_other(certificate: Path, scheme: str) -> None:
     options = {"tls": contexts(certificate)[0]} if scheme == "wss" else {}
     with omq.PULL(recv_hwm=10) as pull, omq.PUSH(connect=pull.bind(WS)) as other:
         endpoint = pull.bind(f"{scheme}://127.0.0.1:*", **options)
@@ -465,7 +465,7 @@ def resident() -> int:
 # ---------------------------------------------------------------------- strangers
 
 
-def test_strangers_are_told_apart(twin: Any, certificate: Path) -> None:
+def test_strangers_are_distinguished(twin: Any, certificate: Path) -> None:
     server, client = contexts(certificate)
     pull = twin("PULL", bind=WS)
     monitor = pull.monitor()
@@ -485,7 +485,7 @@ def test_strangers_are_told_apart(twin: Any, certificate: Path) -> None:
         assert "TLS handshake has failed" in str(event(twin, seen, EventKind.HANDSHAKE_FAILED).reason)
 
 
-def test_a_certificate_that_nobody_vouches_for(twin: Any, certificate: Path) -> None:
+def test_a_certificate_without_a_trusted_issuer(twin: Any, certificate: Path) -> None:
     pull = twin("PULL")
     seen = pull.monitor()
     pull.bind("wss://127.0.0.1:*", tls=contexts(certificate)[0])

@@ -98,7 +98,7 @@ SENDERS = [
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("resets", [True, False])
 @pytest.mark.parametrize("kinds", SENDERS)
-def test_a_message_whose_sender_dies_in_the_middle_is_none(twin, kinds, half, resets):
+def test_a_message_whose_sender_dies_in_the_middle_is_not_delivered(twin, kinds, half, resets):
     kind, theirs = kinds
     socket = twin(kind, bind="tcp://127.0.0.1:*", **({"subscribe": b""} if kind == "SUB" else {}))
     envelope = b"\1\0" if kind == "REP" else b""

@@ -25,7 +25,7 @@ def test_both_routers_carry(tmp_path: Path, router: Callable[[Path], list[str]])
 
 
 def test_the_help_of_the_benchmark_has_its_options() -> None:
-    said = subprocess.run(
+    ran = subprocess.run(
         [sys.executable, "-m", "bench.goby", "--help"], capture_output=True, text=True, check=True, timeout=30
     )
-    assert "--rounds" in said.stdout
+    assert "--rounds" in ran.stdout

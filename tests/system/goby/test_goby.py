@@ -264,7 +264,9 @@ def test_missing_clients_are_named(tmp_path: Path) -> None:
         (["sniff", "--seconds=inf"], 2, "--seconds"),
     ],
 )
-def test_what_does_not_fit_is_said(bus_options: dict[str, Any], arguments: list[str], status: int, text: str) -> None:
+def test_what_does_not_fit_is_reported(
+    bus_options: dict[str, Any], arguments: list[str], status: int, text: str
+) -> None:
     result = CliRunner().invoke(command, [*arguments, f"--socket-name={bus_options['socket_name']}"])
     assert (result.exit_code, text in result.output) == (status, True), result.output
     assert "Traceback" not in result.output
@@ -370,13 +372,13 @@ def test_a_closed_pipe_is_not_an_error(tmp_path: Path, bus_options: dict[str, An
         with Portal("a", **bus_options) as a:
             a.wait_released(10)
 
-            def said() -> bool:
+            def is_logged() -> bool:
                 a.publish("g", "x")
                 return sniff.poll() is not None
 
             sniff.stdout.close()
             sniff.stdout = None
-            until(said)
+            until(is_logged)
         _, err = sniff.communicate(timeout=20)
         assert err == ""
     finally:

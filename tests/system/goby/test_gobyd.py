@@ -1,4 +1,4 @@
-"""`omq gobyd` as a user runs it: a process, its endpoints, its end, and what it says of bad arguments."""
+"""`omq gobyd` as a user runs it: a process, its endpoints, its end, and its errors about bad arguments."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def test_an_asyncio_portal_connects_though_its_program_never_awaits_it(tmp_path:
 import asyncio, omq.asyncio.goby as goby
 
 async def main():
-    heard = asyncio.get_running_loop().create_future()
+    received = asyncio.get_running_loop().create_future()
     portal = goby.Portal("b", socket_name={str(tmp_path / "g")!r})
-    portal.subscribe("g", str, heard.set_result)
+    portal.subscribe("g", str, received.set_result)
     portal.ready()
-    print(await heard)
+    print(await received)
     await portal.close()
 
 asyncio.run(main())
@@ -165,13 +165,13 @@ def test_a_configuration_is_taken_and_options_come_first(tmp_path: Path) -> None
         (["--transport=tcp", "--tcp-port=0", "--bind-address=192.0.2.1"], 1, "192.0.2.1"),
     ],
 )
-def test_what_does_not_fit_is_said(arguments: list[str], status: int, text: str) -> None:
+def test_what_does_not_fit_is_reported(arguments: list[str], status: int, text: str) -> None:
     result = CliRunner().invoke(command, arguments)
     assert (result.exit_code, text in result.output) == (status, True), result.output
     assert "Traceback" not in result.output
 
 
-def test_a_bad_configuration_is_said(tmp_path: Path) -> None:
+def test_a_bad_configuration_is_reported(tmp_path: Path) -> None:
     (tmp_path / "g.cfg").write_text("interprocess { platfrm: 'x' }")
     result = CliRunner().invoke(command, ["--config", str(tmp_path / "g.cfg")])
     assert result.exit_code == 2
@@ -186,7 +186,7 @@ def test_a_bad_configuration_is_said(tmp_path: Path) -> None:
         ("g.cfg", "interprocess { receive_queue_size: 4294967295 }", "interprocess.receive_queue_size=4294967295"),
     ],
 )
-def test_what_is_not_served_is_said(tmp_path: Path, name: str, content: str, text: str) -> None:
+def test_what_is_not_served_is_reported(tmp_path: Path, name: str, content: str, text: str) -> None:
     (tmp_path / name).write_text(content)
     result = CliRunner().invoke(command, ["--config", str(tmp_path / name)])
     assert result.exit_code == 2
@@ -213,7 +213,7 @@ def test_a_signal_that_comes_while_it_is_stopped_counts(tmp_path: Path, number: 
             assert process.wait(20) == 0
 
 
-def test_a_bus_that_another_one_has_is_said(tmp_path: Path) -> None:
+def test_a_bus_that_another_process_has_is_reported(tmp_path: Path) -> None:
     with Daemon(socket_name=tmp_path / "g"), Portal("a", socket_name=tmp_path / "g") as a:
         result = CliRunner().invoke(command, ["--socket-name", str(tmp_path / "g")])
         assert result.exit_code == 1
@@ -238,7 +238,7 @@ def test_an_extra_that_is_missing_is_named(tmp_path: Path, arguments: list[str])
     assert "Traceback" not in done.stderr
 
 
-def test_an_import_says_which_extra_is_missing() -> None:
+def test_an_import_names_the_missing_extra() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import sys; sys.modules['google.protobuf'] = None; import omq.goby"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

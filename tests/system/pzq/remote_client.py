@@ -1,4 +1,4 @@
-"""A client on a host of its own: told what to do as an argument, it says what came of it as one line of JSON."""
+"""A client on a host of its own: its argument is a command, its output the result as one line of JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def consume(endpoint: str, count: int, timeout: float) -> list[str]:
 
 
 def main() -> None:
-    """Does what it is told."""
+    """Runs the command."""
     what: list[Any] = json.loads(sys.argv[1])
     does = {"produce": produce, "consume": consume, "figures": figures}
     print(json.dumps(does[what[0]](*what[1:])))

@@ -44,7 +44,7 @@ def test_an_idle_device_sleeps_also_between_rare_requests(tmp_path: Path) -> Non
             assert processor_time(process.pid) - before < 0.4
 
 
-def test_consumers_are_served_beside_producers_that_ask_without_a_pause(tmp_path: Path) -> None:
+def test_consumers_are_served_next_to_producers_that_ask_without_a_pause(tmp_path: Path) -> None:
     with (
         device(tmp_path, f"--database={tmp_path / 'data'}") as (_, where),
         raw(zmq.DEALER, where["receive"]) as producer,
@@ -91,8 +91,8 @@ def test_a_disk_that_is_behind_does_not_hold_up_the_loop(make: Make, monkeypatch
         while time.monotonic() < until:
             assert asked(producer, b"id", b"", b"body") == [b"id", b"1", b""]
         assert 2 <= len(began) <= 3
-        told = figures(device.endpoints["monitor"])
-        assert told["messages"] == told["stored"] > 100
+        stats = figures(device.endpoints["monitor"])
+        assert stats["messages"] == stats["stored"] > 100
 
 
 def test_figures_add_up_while_a_producer_asks(tmp_path: Path) -> None:
@@ -111,9 +111,9 @@ def test_figures_add_up_while_a_producer_asks(tmp_path: Path) -> None:
         thread.start()
         try:
             for _ in range(100):
-                told = figures(monitor)
-                assert told["messages"] == told["stored"]
+                stats = figures(monitor)
+                assert stats["messages"] == stats["stored"]
         finally:
             ended.set()
             thread.join(10)
-        assert told["stored"] > 100
+        assert stats["stored"] > 100

@@ -30,7 +30,7 @@ def test_the_stub_plays_a_device(tmp_path: Path) -> None:
 
 
 def test_the_help_of_the_benchmark_has_its_options() -> None:
-    said = subprocess.run(
+    ran = subprocess.run(
         [sys.executable, "-m", "bench.pzq", "--help"], capture_output=True, text=True, check=True, timeout=30
     )
-    assert "--rounds" in said.stdout
+    assert "--rounds" in ran.stdout

@@ -78,7 +78,7 @@ def test_what_is_refused_raises(make: Make) -> None:
     assert figures(device.endpoints["monitor"])["messages"] == 2
 
 
-def test_what_names_and_ids_that_repeat_say_is_stored_all_the_same(make: Make) -> None:
+def test_messages_of_repeated_names_and_ids_are_stored_all_the_same(make: Make) -> None:
     device = make()
     for body in (b"first", b"second"):
         with Producer(device.endpoints["receive"], producer=b"me") as producer:
@@ -153,7 +153,7 @@ def test_a_slow_consumer_does_each_message_once(make: Make, count: int, work: fl
     assert done == [b"%d" % number for number in range(count)]
 
 
-def test_a_longer_time_ends_in_time_beside_what_another_has(make: Make) -> None:
+def test_a_longer_time_ends_in_time_next_to_what_another_has(make: Make) -> None:
     """The second consumer's later deadline is kept, and ends before the first one's longer one."""
     device = make(ack_timeout=2_000_000)
     send = device.endpoints["send"]
@@ -239,7 +239,7 @@ def test_metadata_of_ones_own_goes_with_a_consumers(make: Make) -> None:
         assert device.peers[0].properties[b"x-pzq-prefetch"] == b"1000"
 
 
-def test_a_timeout_tells_why_nobody_is_there() -> None:
+def test_a_timeout_names_why_there_is_no_peer() -> None:
     async def play(endpoint: str) -> None:
         async with twin.Producer(endpoint, linger=0) as producer:
             await producer.send(b"x", timeout=0.3)
@@ -321,13 +321,13 @@ def test_what_is_public_is_there_twice() -> None:
 
 
 @pytest.mark.parametrize("options", [{"receive": "here"}, {"send": None}, {"monitor": ""}, {"dead_letter": "udp://x"}])
-def test_an_endpoint_that_is_none_is_refused_by_its_name(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_an_invalid_endpoint_is_refused_by_its_name(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(EndpointError, match=f"^{next(iter(options))}: "):
         Device(tmp_path / "data", **options)
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "says"),
+    ("option", "value", "error"),
     [
         ("hard_sync", "no", "True or False"),
         ("http", 8080, "HOST:PORT"),
@@ -336,8 +336,8 @@ def test_an_endpoint_that_is_none_is_refused_by_its_name(tmp_path: Path, options
         ("max_deliveries", 0, "whole number"),
     ],
 )
-def test_what_is_of_no_use_to_a_device_is_refused(tmp_path: Path, option: str, value: Any, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_what_is_of_no_use_to_a_device_is_refused(tmp_path: Path, option: str, value: Any, error: str) -> None:
+    with pytest.raises(UsageError, match=error):
         Device(tmp_path / "data", **{option: value})
 
 

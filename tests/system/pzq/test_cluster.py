@@ -36,7 +36,7 @@ def states(node: Node, ranges: list[list[int]]) -> bool:
     """Returns whether a node has on its disk that these messages of some topic are acknowledged."""
     kept = node.database / "done.json"
     stated = json.loads(kept.read_bytes()) if kept.exists() else {}
-    return any(told == ranges for topics in stated.values() for _, told, *_ in topics.values())
+    return any(stated_ranges == ranges for topics in stated.values() for _, stated_ranges, *_ in topics.values())
 
 
 def bodies(count: int, name: str = "m") -> list[bytes]:
@@ -102,7 +102,7 @@ def test_a_node_that_was_away_delivers_nothing_that_was_acknowledged_meanwhile(t
 
 @pytest.mark.slow
 def test_nothing_that_was_acknowledged_comes_back_where_only_a_disk_knows_of_it(tmp_path: Path) -> None:
-    """One node is away, one is restarted, and then the owner, who has told it, dies."""
+    """One node is away, one is restarted, and then the owner, which has reported it, dies."""
     count = 3000
     with cluster(tmp_path, "--replicas", "2") as nodes:
         all_but_ten(nodes, count)
@@ -138,7 +138,7 @@ def test_nothing_that_was_acknowledged_comes_back_to_an_owner_without_its_disk(t
     with cluster(tmp_path, "--replicas", "2") as nodes:
         all_but_ten(nodes, count)
         until(lambda: states(nodes[2], [[1, count - 10]]), "the third one has kept what the owner has stated")
-        nodes[2].kill()  # so it does not remember what it was told one by one
+        nodes[2].kill()  # so it does not remember what it received one by one
         nodes[0].kill()
         shutil.rmtree(nodes[0].database)
         for node in nodes[2], nodes[0], nodes[1]:
@@ -301,7 +301,7 @@ def test_what_is_acknowledged_while_it_is_replicated_does_not_come_back(tmp_path
                 producer.send_multipart([b"%d" % number, b"", b"m"])
                 consumer.recv(timeout=10).ack()
             until(lambda: nodes[0].figures()["messages"] == 0, "all is acknowledged")
-            time.sleep(0.2)  # for the last of it to be heard
+            time.sleep(0.2)  # for the last of it to arrive
         nodes[0].kill()
         assert nothing(nodes[1], 3.0)
 
@@ -353,7 +353,7 @@ def test_a_fourth_node_joins_a_running_cluster(tmp_path: Path) -> None:
             until(lambda here=nodes[number]: here.figures()["nodes_alive"] == 4, "it has all the others")
             expected += (sent := bodies(5, f"while {number} "))
             produce(nodes[number], *sent)
-        until(lambda: all(node.figures()["nodes_alive"] == 4 for node in nodes), "all nodes hear each other")
+        until(lambda: all(node.figures()["nodes_alive"] == 4 for node in nodes), "all nodes are alive")
         produce(nodes[3], *(sent := bodies(5, "fourth ")))
         expected += sent
         until(lambda: [node.figures()["own_messages"] for node in nodes] == [55, 5, 5, 5], "each has its own")

@@ -69,7 +69,7 @@ def test_the_command_serves_until_a_signal_and_keeps_its_messages(tmp_path: Path
                 assert (answer.headers["X-Content-Type-Options"], answer.headers["Server"]) == ("nosniff", "omq")
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 urllib.request.urlopen(f"{where['http']}/else", timeout=10)
-            process.send_signal(number)  # who is connected is no reason to stay
+            process.send_signal(number)  # connected clients do not keep it running
             assert process.wait(30) == 0
         assert process.stderr is not None
         log = process.stderr.read()
@@ -102,7 +102,7 @@ def test_a_directory_that_another_one_has_is_refused(tmp_path: Path) -> None:
         (["--dead-letter-dsn=udp://127.0.0.1:1"], 2, "--dead-letter-dsn: endpoint 'udp:"),
         (["--background", "--send-dsn=ipc://"], 2, "--send-dsn"),
         (["--http=x:y:z"], 2, "--http"),
-        (["--user=nobody-of-this-name"], 2, "--user"),
+        (["--user=no-user-of-this-name"], 2, "--user"),
         (["--database="], 2, "--database"),
         (["--ready-file=/nowhere/at/all"], 2, "--ready-file"),
         (["--curve-authorized-keys-file=/dev/null"], 2, "--curve-"),
@@ -111,7 +111,7 @@ def test_a_directory_that_another_one_has_is_refused(tmp_path: Path) -> None:
         (["--receive-dsn=tcp://192.0.2.1:1"], 1, "192.0.2.1"),
     ],
 )
-def test_what_does_not_fit_is_said(tmp_path: Path, arguments: list[str], status: int, text: str) -> None:
+def test_what_does_not_fit_is_reported(tmp_path: Path, arguments: list[str], status: int, text: str) -> None:
     result = CliRunner().invoke(command, [f"--database={tmp_path / 'data'}", *EVERYWHERE, *arguments])
     assert (result.exit_code, text in result.output) == (status, True), result.output
     assert "Traceback" not in result.output

@@ -120,7 +120,7 @@ def test_what_is_not_acknowledged_in_time_is_delivered_again(make: Make) -> None
         assert figures(device.endpoints["monitor"])["expired_messages"] >= 1
 
 
-def test_acknowledgements_that_count_for_nothing_harm_nobody(make: Make) -> None:
+def test_acknowledgements_that_count_for_nothing_do_no_harm(make: Make) -> None:
     device = make(ack_timeout=60_000_000)
     with clients(device) as (producer, one), raw(zmq.ROUTER, device.endpoints["send"]) as other:
         until(lambda: figures(device.endpoints["monitor"])["consumers"] == 2)
@@ -221,7 +221,7 @@ def test_a_repetition_is_stored_once_over_a_restart_too(make: Make) -> None:
             assert figures(device.endpoints["monitor"])["messages"] == 2
 
 
-def test_the_monitor_says_what_the_original_says(make: Make) -> None:
+def test_the_monitor_reports_what_the_original_reports(make: Make) -> None:
     device = make()
     for kind in (zmq.REQ, zmq.DEALER):
         with raw(kind, device.endpoints["monitor"]) as monitor:
@@ -266,8 +266,8 @@ def test_a_consumer_that_hangs_gets_nothing_while_another_one_is_busy(make: Make
             asked(producer, b"id", b"", b"body")
         for _ in range(61):
             other.recv(timeout=5).ack()
-        told = figures(device.endpoints["monitor"])
-        assert 0 < told["expired_messages"] < 66, told
+        stats = figures(device.endpoints["monitor"])
+        assert 0 < stats["expired_messages"] < 66, stats
 
 
 def test_a_consumer_that_forgets_a_message_is_tried_again(make: Make) -> None:
@@ -291,7 +291,7 @@ def test_a_consumer_that_forgets_a_message_is_tried_again(make: Make) -> None:
                     taken += consumer is forgetful
 
 
-def test_dead_letters_that_cannot_come_are_told_of(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_dead_letters_that_cannot_come_are_reported(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     make(dead_letter="tcp://127.0.0.1:*").close()
     assert "without max_deliveries none comes" in caplog.text
     make(max_deliveries=3, dead_letter="tcp://127.0.0.1:*").close()
@@ -308,8 +308,8 @@ def test_what_is_delivered_too_often_becomes_a_dead_letter(make: Make) -> None:
             consumer.send_multipart([peer, key, b"0"])
         peer, key, _, _, empty, *parts = graves.recv_multipart()
         assert (empty, parts) == (b"", [b"bad", b"part"])
-        told = figures(device.endpoints["monitor"])
-        assert (told["messages"], told["dead_letters"], told["dead_lettered"]) == (0, 1, 1)
+        stats = figures(device.endpoints["monitor"])
+        assert (stats["messages"], stats["dead_letters"], stats["dead_lettered"]) == (0, 1, 1)
         graves.send_multipart([peer, key, b"1"])
         until(lambda: figures(device.endpoints["monitor"])["dead_letters"] == 0)
         assert not consumer.poll(100)

@@ -75,9 +75,9 @@ class Peer:
     def beat(self) -> None:
         """Sends a keep-alive."""
         self._number += 1
-        self.tell("KALV", **STATE, number=self._number)
+        self.publish("KALV", **STATE, number=self._number)
 
-    def tell(self, kind: str, **body: object) -> None:
+    def publish(self, kind: str, **body: object) -> None:
         """Broadcasts a message."""
         self.broadcast(kind.encode(), json.dumps({"from": self.name.decode(), **body}).encode())
 
@@ -90,7 +90,7 @@ class Peer:
         self._thread.join()
         self.context.destroy(linger=0)
 
-    def heard(self, kind: str) -> dict[str, Any]:
+    def wait_for(self, kind: str) -> dict[str, Any]:
         """Returns the device's next broadcast of this kind."""
         while True:
             _, of, body = self.sub.recv_multipart()
@@ -107,14 +107,14 @@ def place(tmp_path: Path) -> Iterator[tuple[Device, int, int]]:
 @pytest.fixture
 def other(place: tuple[Device, int, int]) -> Iterator[Peer]:
     made = Peer(*place[1:])
-    made.heard("KALV")  # its subscription is known
+    made.wait_for("KALV")  # its subscription is known
     yield made
     made.end()
 
 
 def test_a_peer_takes_replicas(place: tuple[Device, int, int], other: Peer) -> None:
     made = place[0]
-    until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is heard")
+    until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is alive")
     with raw(zmq.DEALER, made.endpoints["receive"]) as producer:
         producer.send_multipart([b"id", b"", b"one", b"", b"two"])
         peer, id, header, empty, head, records = other.router.recv_multipart()
@@ -127,27 +127,27 @@ def test_a_peer_takes_replicas(place: tuple[Device, int, int], other: Peer) -> N
         assert producer.recv_multipart() == [b"id", b"1", b""]
     with Consumer(made.endpoints["send"]) as consumer:
         consumer.recv(timeout=10).ack()
-    assert other.heard("REMOVES")["keys"] == [key.decode()]
+    assert other.wait_for("REMOVES")["keys"] == [key.decode()]
 
 
 def test_replicas_of_a_peer(place: tuple[Device, int, int], other: Peer) -> None:
     made = place[0]
-    until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is heard")
+    until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is alive")
     with raw(zmq.DEALER, made.endpoints["receive"]) as peer:
         for _ in range(2):  # the second one is there already
             peer.send_multipart([b"7", b"REPLICAS:" + other.name, b"", KEY + b" 1", encode([b"body"])])
             assert peer.recv_multipart() == [b"7", b"1", b""]
     assert figures(made.endpoints["monitor"])["replicas"] == 1
-    assert other.heard("ASK")["keys"] == [KEY.decode()]
-    other.tell("REMOVES", keys=[KEY.decode()])
+    assert other.wait_for("ASK")["keys"] == [KEY.decode()]
+    other.publish("REMOVES", keys=[KEY.decode()])
     until(lambda: figures(made.endpoints["monitor"])["messages"] == 0, "the replica is removed")
 
 
-def test_a_consumer_and_a_node_are_done_with_the_same_messages(
+def test_a_consumer_and_a_node_acknowledge_the_same_messages(
     place: tuple[Device, int, int], other: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     made, count = place[0], 500
-    until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is heard")
+    until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is alive")
     with (
         raw(zmq.DEALER, made.endpoints["receive"]) as peer,
         raw(zmq.ROUTER, made.endpoints["send"], rcvhwm=0, sndhwm=0) as consumer,
@@ -163,28 +163,28 @@ def test_a_consumer_and_a_node_are_done_with_the_same_messages(
             keys.append(key)
         for key in keys:
             consumer.send_multipart([device, key, b"1"])
-            other.tell("REMOVES", keys=[key.decode()])
+            other.publish("REMOVES", keys=[key.decode()])
         for key in replicas:
-            other.tell("REMOVES", keys=[key.decode()])
+            other.publish("REMOVES", keys=[key.decode()])
         until(lambda: figures(made.endpoints["monitor"])["messages"] == 0, "nothing is left")
     assert not [record for record in caplog.records if "ignoring" in record.message or record.exc_info]
 
 
-def test_a_keep_alive_says_what_it_is_and_more(place: tuple[Device, int, int], other: Peer) -> None:
-    body = other.heard("KALV")
+def test_a_keep_alive_has_what_the_page_lists(place: tuple[Device, int, int], other: Peer) -> None:
+    body = other.wait_for("KALV")
     assert body["from"] == f"tcp://127.0.0.1:{place[2]}"
     assert {*body} == {"from", "incarnations", "number", "store", "records", "heard", "holds", "timeout", "known"}
 
 
-def test_a_node_that_has_no_part_in_the_cluster_says_why(tmp_path: Path) -> None:
+def test_a_node_that_has_no_part_in_the_cluster_reports_why(tmp_path: Path) -> None:
     with device(tmp_path, replicas=1, http="127.0.0.1:0") as (made, receive, broadcast):
         other = Peer(receive, broadcast)
         try:
-            it = other.heard("KALV")
+            it = other.wait_for("KALV")
             assert figures(made.endpoints["monitor"])["aside"] is None
             later = {it["from"]: [it["store"], it["incarnations"][-1] + 1]}
-            other.tell("KALV", **{**STATE, "number": 1 << 40, "known": later})
-            assert "is an older copy that was put back" in other.heard("ASIDE")["why"]
+            other.publish("KALV", **{**STATE, "number": 1 << 40, "known": later})
+            assert "is an older copy that was put back" in other.wait_for("ASIDE")["why"]
         finally:
             other.end()
         assert "is an older copy that was put back" in figures(made.endpoints["monitor"])["aside"]
@@ -194,18 +194,18 @@ def test_a_node_that_has_no_part_in_the_cluster_says_why(tmp_path: Path) -> None
             assert b"this node has no part in its cluster: the directory of" in answer.read()
 
 
-def test_a_node_says_where_it_is_heard(place: tuple[Device, int, int]) -> None:
+def test_a_node_announces_its_endpoint(place: tuple[Device, int, int]) -> None:
     assert place[0].endpoints["broadcast"] == f"tcp://127.0.0.1:{place[2]}"
 
 
-def test_a_message_that_nobody_takes_is_stored_and_not_replicated(place: tuple[Device, int, int]) -> None:
+def test_a_message_without_a_consumer_is_stored_and_not_replicated(place: tuple[Device, int, int]) -> None:
     made = place[0]
     with Producer(made.endpoints["receive"], timeout=10) as producer, pytest.raises(NotReplicated):
         producer.send(b"one")
     with raw(zmq.DEALER, made.endpoints["receive"]) as bare:
         bare.send_multipart([b"id", b"", b"two"])
         assert bare.recv_multipart() == [b"id", b"1", b"", b"REPLICATION_FAILED"]
-    with Consumer(made.endpoints["send"]) as consumer:  # of two nodes nobody takes over, so nobody is fenced
+    with Consumer(made.endpoints["send"]) as consumer:  # of two nodes neither takes over, so neither is fenced
         assert [consumer.recv(timeout=10).body for _ in range(2)] == [b"one", b"two"]
 
 
@@ -240,7 +240,7 @@ def test_what_cannot_be_understood_counts_for_nothing(
     place: tuple[Device, int, int], other: Peer, frames: list[bytes]
 ) -> None:
     made = place[0]
-    until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is heard")
+    until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is alive")
     me = f"tcp://127.0.0.1:{place[2]}".encode()
     filled = [frame.replace(b"%(name)s", other.name).replace(b"%(me)s", me) for frame in frames]
     other._ended.set()
@@ -249,11 +249,11 @@ def test_what_cannot_be_understood_counts_for_nothing(
     other.beat()
     time.sleep(0.1)
     assert figures(made.endpoints["monitor"])["nodes_alive"] == 2
-    other.heard("KALV")
+    other.wait_for("KALV")
 
 
 @pytest.mark.parametrize(
-    ("frames", "says"),
+    ("frames", "reason"),
     [
         ([KEY, b"REPLICA:%(name)s", b"", b"b"], b"replicas are accepted from"),
         ([b"1", b"REPLICAS:tcp://10.0.0.1:5", b"", KEY + b" 1", encode([b"b"])], b"is not a node of this cluster"),
@@ -270,24 +270,24 @@ def test_what_cannot_be_understood_counts_for_nothing(
         ([b"1", b"REPLICAS:%(name)s", b"", b"", 2 * pack([KEY, b"b"])], b"twice"),
     ],
 )
-def test_what_is_no_replica_is_refused(place: tuple[Device, int, int], frames: list[bytes], says: bytes) -> None:
+def test_what_is_no_replica_is_refused(place: tuple[Device, int, int], frames: list[bytes], reason: bytes) -> None:
     name = f"tcp://127.0.0.2:{place[2]}".encode()
     with raw(zmq.DEALER, place[0].endpoints["receive"]) as peer:
         peer.send_multipart([frame.replace(b"%(name)s", name) for frame in frames])
         answer = peer.recv_multipart()
         assert answer[1] == b"0"
-        assert says in answer[-1]
+        assert reason in answer[-1]
 
 
-def test_a_peer_that_is_never_heard_is_named(place: tuple[Device, int, int], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_peer_that_never_sends_is_named(place: tuple[Device, int, int], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "omq.pzq")
-    until(lambda: f"tcp://127.0.0.2:{place[2]} has sent nothing yet" in caplog.text, "the log says it")
+    until(lambda: f"tcp://127.0.0.2:{place[2]} has sent nothing yet" in caplog.text, "the log has it")
     peer = Peer(*place[1:])
     try:
-        until(lambda: f"tcp://127.0.0.2:{place[2]} is alive" in caplog.text, "the log says that it is heard")
+        until(lambda: f"tcp://127.0.0.2:{place[2]} is alive" in caplog.text, "the log has that it is alive")
     finally:
         peer.end()
-    until(lambda: f"tcp://127.0.0.2:{place[2]} is silent" in caplog.text, "the log says that it is silent")
+    until(lambda: f"tcp://127.0.0.2:{place[2]} is silent" in caplog.text, "the log has that it is silent")
 
 
 def test_strangers_are_no_nodes(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_nodes_with_curve_have_one_key(tmp_path: Path) -> None:
 
         with node(0, 1) as first, node(1, 0) as second:
             with Producer(first.endpoints["receive"], security=omq.CurveClient(public)) as producer:
-                until(lambda: first._server.stats()["nodes_alive"] == 2, "they hear each other")
+                until(lambda: first._server.stats()["nodes_alive"] == 2, "both are alive")
                 producer.send(b"secret")
             assert second._server.stats()["replicas"] == 1
 

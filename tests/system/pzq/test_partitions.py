@@ -48,8 +48,8 @@ class Net:
         return json.loads(done.stdout)
 
     def produce(self, number: int, *bodies: str) -> str:
-        told: str = self.ask(number, "produce", self.nodes[number].receive, bodies, 10)
-        return told
+        result: str = self.ask(number, "produce", self.nodes[number].receive, bodies, 10)
+        return result
 
     def consume(self, number: int, count: int, timeout: float = 10) -> list[str]:
         found: list[str] = self.ask(number, "consume", self.nodes[number].send, count, timeout)
@@ -66,7 +66,7 @@ class Net:
         subprocess.run(["ip", "-n", namespace, "route", verb, "blackhole", f"{address}/32"], check=True, timeout=10)
 
     def whole(self) -> None:
-        """Waits until all hear each other."""
+        """Waits until all nodes are alive."""
         until(lambda: all(self.figures(number)["nodes_alive"] == 3 for number in range(3)), "all are alive")
 
     def empty(self) -> None:
@@ -106,10 +106,10 @@ def test_two_against_one(net: Net) -> None:
 
 
 @pytest.mark.slow
-def test_one_that_does_not_hear_the_owner_does_not_take_over(net: Net) -> None:
+def test_a_node_that_receives_nothing_from_the_owner_does_not_take_over(net: Net) -> None:
     assert net.produce(0, "a", "b") == "stored"
     net.cut(0, 1)
-    until(lambda: net.figures(1)["nodes_alive"] == 2, "the second does not hear the first")
+    until(lambda: net.figures(1)["nodes_alive"] == 2, "the second does not receive from the first")
     assert net.consume(1, 1, timeout=2) == []
     assert net.consume(0, 1) == ["a"]
     assert net.produce(0, "c") == "stored"
@@ -120,7 +120,7 @@ def test_one_that_does_not_hear_the_owner_does_not_take_over(net: Net) -> None:
 
 
 @pytest.mark.slow
-def test_an_owner_that_hears_all_and_is_heard_by_nobody_delivers_nothing(net: Net) -> None:
+def test_an_owner_that_receives_from_all_and_reaches_no_node_delivers_nothing(net: Net) -> None:
     assert net.produce(0, "a", "b") == "stored"
     net.cut(0, 1)
     net.cut(0, 2)

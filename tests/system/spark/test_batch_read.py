@@ -77,7 +77,7 @@ def test_parts_and_empty_and_large_payloads(spark: Any, feed: Feeder) -> None:
     assert [row.value for row in rows] == [*(row.parts[0] for row in rows[:2]), None, rows[3].parts[0]]
 
 
-def test_several_parts_that_nobody_asked_for_fail_the_read(spark: Any, feed: Feeder) -> None:
+def test_several_parts_without_a_column_for_them_fail_the_read(spark: Any, feed: Feeder) -> None:
     url = feed.push([[b"a", b"b"]])
     with pytest.raises(Exception, match=r"a message of 2 parts arrived from .*'columns'"):
         read(spark, socket="PULL", connect=url, maxRows=1).collect()
@@ -192,7 +192,7 @@ def test_keys_by_file_path_on_both_sides(spark: Any, feed: Feeder, tmp_path: Any
     keys = {"curveServerKeyFile": paths["theirs"], "curveSecretKeyFile": paths["ours"]}
     url = feed.push([b"sealed"] * 10, security=guard)
     assert read(spark, socket="PULL", connect=url, maxRows=10, **keys).count() == 10
-    # without keys nobody is let in,
+    # without keys no peer is let in,
     url = feed.push([b"sealed"] * 10, security=guard)
     assert read(spark, socket="PULL", connect=url, maxSeconds=2).count() == 0
     # and as a server, for clients that are known.

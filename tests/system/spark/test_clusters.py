@@ -31,8 +31,8 @@ conf["spark.scheduler.minRegisteredResourcesRatio"] = "1.0"
 spark = session(sys.argv[1], **conf)
 arguments = json.loads(sys.argv[2])
 
-def tell(**found):
-    print("told", json.dumps(found), flush=True)
+def report(**found):
+    print("reported", json.dumps(found), flush=True)
 """
 ROUND_TRIP = """
 from tests.system.spark.test_clusters import owner
@@ -43,7 +43,7 @@ rows = frame.selectExpr("CAST(value AS STRING) AS value", "size(parts) AS parts"
 owners = spark.range(0, 2, 1, 2).mapInArrow(owner, "pid bigint").collect()
 out = spark.range(0, 1000, 1, 4).selectExpr("CAST(id AS STRING) AS value").write.format("omq").mode("append")
 out.option("socket", "PUSH").option("connect", arguments["out"]).save()
-tell(
+report(
     types=frame.dtypes,
     rows=sorted([row.endpoint, row.sequence, row.value, row.parts] for row in rows),
     executors=len({row.pid for row in owners}),
@@ -55,7 +55,7 @@ frame = reader.option("columns", "value").option("quietSeconds", 2).load()
 out = frame.writeStream.format("omq").option("socket", "PUSH").option("connect", arguments["out"])
 query = out.option("checkpointLocation", arguments["checkpoint"]).trigger(availableNow=True).start()
 query.awaitTermination()
-tell(batches=[one.batchId for one in query.recentProgress if one.numInputRows])
+report(batches=[one.batchId for one in query.recentProgress if one.numInputRows])
 """
 RETRIED = """
 import time
@@ -73,7 +73,7 @@ spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 10)
 frame = spark.range(0, 100, 1, 2).selectExpr("concat(id, repeat(' ', 100000)) AS value")
 frame = frame.mapInArrow(once, "value string")
 frame.write.format("omq").mode("append").option("socket", "PUSH").option("connect", arguments["out"]).save()
-tell(done=True)
+report(done=True)
 """
 
 
@@ -96,13 +96,13 @@ def environment(**more: str) -> dict[str, str]:
     }
 
 
-def told(code: str, master: str, **arguments: Any) -> dict[str, Any]:
-    """Runs a program to its end; what it told."""
+def run_program(code: str, master: str, **arguments: Any) -> dict[str, Any]:
+    """Runs a program to its end; returns what it reported."""
     command = [sys.executable, "-c", SESSION + code, master, json.dumps(arguments)]
     ran = subprocess.run(
         command, env=environment(), capture_output=True, text=True, timeout=PROGRAM_TIMEOUT_S, check=False
     )
-    found = re.findall(r"^told (.*)$", ran.stdout, re.MULTILINE)
+    found = re.findall(r"^reported (.*)$", ran.stdout, re.MULTILINE)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert len(found) == 1, ran.stdout
     result: dict[str, Any] = json.loads(found[0])
@@ -112,7 +112,7 @@ def told(code: str, master: str, **arguments: Any) -> dict[str, Any]:
 class Daemon:
     """A Master or a Worker of a standalone cluster."""
 
-    def __init__(self, role: str, says: str, host: str, *arguments: str) -> None:
+    def __init__(self, role: str, pattern: str, host: str, *arguments: str) -> None:
         import pyspark
 
         home = Path(pyspark.__file__).parent
@@ -122,12 +122,12 @@ class Daemon:
             command, env=environment(SPARK_HOME=str(home), SPARK_LOCAL_IP=host), stderr=subprocess.PIPE, text=True
         )
         assert self._process.stderr is not None
-        self.said = ""
+        self.found_line = ""
         for line in self._process.stderr:
-            if found := re.search(says, line):
-                self.said = found[0]
+            if found := re.search(pattern, line):
+                self.found_line = found[0]
                 break
-        # What it says from here on is nobody's, and must not fill the pipe.
+        # Its output from here on is not used, and must not fill the pipe.
         self._reader = threading.Thread(target=self._process.stderr.read, daemon=True)
         self._reader.start()
 
@@ -143,13 +143,13 @@ class Daemon:
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A master and two workers, each on an address of its own."""
     running = [Daemon("Master", r"spark://127\.0\.0\.1:\d+", "127.0.0.1", "--port", "0")]
-    master = running[0].said
+    master = running[0].found_line
     try:
         for host in ("127.0.0.2", "127.0.0.3"):
             work = str(tmp_path_factory.mktemp("work"))
             arguments = ("--cores", "1", "--memory", "1g", "--work-dir", work, master)
             running.append(Daemon("Worker", "Successfully registered", host, *arguments))
-        assert all(one.said for one in running)
+        assert all(one.found_line for one in running)
         yield master
     finally:
         with contextlib.ExitStack() as stack:
@@ -215,7 +215,7 @@ def test_several_endpoints_are_read_and_rows_written(
     master: str, gathered: Gathered, pushing: Callable[[list[bytes]], str]
 ) -> None:
     urls = [pushing([b"%d" % (1000 * n + k) for k in range(100)]) for n in range(2)]
-    found = told(ROUND_TRIP, master, urls=urls, out=gathered.url)
+    found = run_program(ROUND_TRIP, master, urls=urls, out=gathered.url)
     assert found["types"] == [
         ["value", "binary"],
         ["parts", "array<binary>"],
@@ -234,14 +234,14 @@ def test_available_now_drains_and_a_restart_goes_on(
     numbers: list[int] = []
     for round_ in range(2):
         url = pushing([b"%d" % (100 * round_ + k) for k in range(100)])
-        found = told(AVAILABLE, master, url=url, out=gathered.url, checkpoint=str(tmp_path / "checkpoint"))
+        found = run_program(AVAILABLE, master, url=url, out=gathered.url, checkpoint=str(tmp_path / "checkpoint"))
         numbers += found["batches"]
     assert numbers == [0, 1]
     assert gathered.stop() == list(range(200))
 
 
 def test_a_retried_task_sends_its_rows_again_and_none_is_missing(master: str, gathered: Gathered) -> None:
-    assert told(RETRIED, master, out=gathered.url) == {"done": True}
+    assert run_program(RETRIED, master, out=gathered.url) == {"done": True}
     sent = gathered.stop()
     assert set(sent) == set(range(100))
     assert 100 < len(sent) <= 200

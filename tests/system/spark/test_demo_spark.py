@@ -35,7 +35,7 @@ def test_every_tick_is_in_a_bar_once_though_a_worker_is_killed(tmp_path: Path) -
     assert "Traceback" not in ran.stdout + ran.stderr
 
 
-def test_an_input_that_is_none_is_told(tmp_path: Path) -> None:
+def test_an_invalid_input_is_reported(tmp_path: Path) -> None:
     ran = demo("--input", str(tmp_path / "nowhere.csv"))
     assert ran.returncode == 1
     assert f"INPUT={tmp_path}/nowhere.csv cannot be read" in ran.stderr

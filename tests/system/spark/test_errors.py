@@ -8,7 +8,7 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(120)]
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "says"),
+    ("method", "options", "error"),
     [
         (
             "read",
@@ -21,12 +21,12 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(120)]
         ("read", {"socket": "PULL", "connect": "tcp//h", "maxRows": "1"}, "OptionError: option 'connect': endpoint"),
     ],
 )
-def test_a_slip_in_an_option_is_the_first_line(spark: Any, method: str, options: dict[str, str], says: str) -> None:
+def test_a_slip_in_an_option_is_the_first_line(spark: Any, method: str, options: dict[str, str], error: str) -> None:
     reader = getattr(spark, method).format("omq").options(**options)
-    with pytest.raises(Exception, match=says) as caught:
+    with pytest.raises(Exception, match=error) as caught:
         reader.load()
     first = str(caught.value).splitlines()[0]
-    assert says in first
+    assert error in first
     assert "Traceback" not in str(caught.value)
 
 
@@ -43,7 +43,7 @@ def test_a_table_of_the_catalog_is_refused_with_what_to_do(spark: Any) -> None:
         spark.sql("CREATE TABLE ticks USING omq OPTIONS (socket 'PULL', connect 'tcp://h:1')")
 
 
-def test_what_an_executor_finds_is_told_without_a_traceback(spark: Any) -> None:
+def test_errors_of_an_executor_are_reported_without_a_traceback(spark: Any) -> None:
     frame = spark.range(1).selectExpr("CAST(id AS STRING) AS value")
     writer = frame.write.format("omq").mode("append").option("socket", "PUSH").option("connect", "tcp://127.0.0.1:1")
     with pytest.raises(Exception, match=r"connectTimeout=0\.3 s") as caught:

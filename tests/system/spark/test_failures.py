@@ -162,7 +162,7 @@ def test_workers_that_are_not_reused_lose_nothing(tmp_path: Path) -> None:
 def test_a_driver_that_is_stopped_leaves_no_process(program: str, how: int, tmp_path: Path) -> None:
     with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0) as push, omq.PULL(bind="tcp://127.0.0.1:*", recv_hwm=1) as pull:
         feeding(push)
-        # The sink stands still once the PULL, which nobody reads, is full.
+        # The sink stands still once the PULL, which no caller reads, is full.
         code, url = (STREAM, push.endpoints[0]) if program == "STREAM" else (SINK, pull.endpoints[0])
         before = set(receivers())
         process = started(code, "local[2]", url, str(tmp_path))

@@ -127,7 +127,7 @@ def stream(cluster: Cluster, kind: str, **more: Any) -> Seen:
     options |= {"batchBytes": "256k", "recv_buffer": "65536"} | ({"subscribe": ""} if kind == "SUB" else {})
     seen = Seen()
     with running(cluster.hosts, cluster.driver, "feeder.log", *PROGRAM, "feed", json.dumps(fed)) as feeder:
-        options["connect"] = feeder.hear(BATCH_TIMEOUT_S)["url"]
+        options["connect"] = feeder.wait_report(BATCH_TIMEOUT_S)["url"]
         given = {
             "master": cluster.master,
             "address": address,
@@ -141,7 +141,7 @@ def stream(cluster: Cluster, kind: str, **more: Any) -> Seen:
             driver.end_input()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 driver.wait(60)
-        seen.end += f"; the feeder {'has sent all' if feeder.has_told('sent') else 'has not sent all'}"
+        seen.end += f"; the feeder {'has sent all' if feeder.has_reported('sent') else 'has not sent all'}"
     return seen
 
 
@@ -149,7 +149,7 @@ def _follow(seen: Seen, driver: Process, feeder: Process) -> None:
     end = time.monotonic() + LASTING
     while not seen.end:
         try:
-            facts = driver.hear(BATCH_TIMEOUT_S)
+            facts = driver.wait_report(BATCH_TIMEOUT_S)
         except AssertionError as error:
             seen.end = str(error)
             break
@@ -159,7 +159,7 @@ def _follow(seen: Seen, driver: Process, feeder: Process) -> None:
         seen.add(facts)
         if seen.is_whole:
             seen.end = "all messages have been seen"
-        elif seen.is_quiet and feeder.has_told("sent"):
+        elif seen.is_quiet and feeder.has_reported("sent"):
             seen.end = f"{MAX_EMPTY_BATCHES} microbatches without a message"
         elif time.monotonic() > end:
             seen.end = f"{LASTING:g} s have passed"
@@ -180,7 +180,7 @@ def test_nothing_of_one_host_is_seen_on_another(hosts: Hosts) -> None:
     with contextlib.ExitStack() as stack:
         for name in ("first", "second"):
             process = stack.enter_context(running(hosts, name, "", sys.executable, "-c", code))
-            process.wait_said(rf"^{name} \['mine'\]$", 30)
+            process.wait_printed(rf"^{name} \['mine'\]$", 30)
     # Nor on the machine itself.
     with socket.socket(socket.AF_UNIX) as ours, pytest.raises(ConnectionRefusedError):
         ours.connect("\0omq-hosts")

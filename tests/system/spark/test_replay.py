@@ -171,8 +171,8 @@ def test_a_killed_receiver_fails_a_query_with_failondataloss(
     frame = stream(spark, socket="PULL", connect=url, triggerSeconds=0.5, maxRowsPerTrigger=1000, failOnDataLoss="true")
     query = started(frame, sink)
     # Whether the receiver had set the next microbatch apart by then is chance: of that it had none, or a whole one.
-    told = r"has died; about (0|1000) messages of microbatch 1 are lost, and \d+ that had.*failOnDataLoss=true"
-    with pytest.raises(Exception, match=told):
+    error = r"has died; about (0|1000) messages of microbatch 1 are lost, and \d+ that had.*failOnDataLoss=true"
+    with pytest.raises(Exception, match=error):
         query.awaitTermination(60)
 
 
@@ -208,7 +208,7 @@ def test_a_producer_that_ends_properly_loses_nothing_while_the_source_is_capped(
 
 
 @pytest.mark.slow
-def test_a_wrong_key_is_told_in_the_driver(
+def test_a_wrong_key_is_reported_in_the_driver(
     spark: Any, feed: Feeder, started: Callable[..., Any], tmp_path: Path
 ) -> None:
     public, secret = omq.curve_keypair()
@@ -308,7 +308,7 @@ def test_available_now_drains_under_a_cap_in_several_microbatches(
 # ---------------------------------------------------------------------- what can be seen
 
 
-def test_the_progress_tells_how_the_connections_are(spark: Any, feed: Feeder, started: Callable[..., Any]) -> None:
+def test_the_progress_reports_how_the_connections_are(spark: Any, feed: Feeder, started: Callable[..., Any]) -> None:
     push = feed.open(omq.PUSH, bind="tcp://127.0.0.1:*")
     seen = Seen(100)
     query = started(stream(spark, socket="PULL", connect=push.endpoints[0], triggerSeconds=0.3), seen)

@@ -183,7 +183,7 @@ def test_a_streaming_sink_that_binds_is_one_socket(spark: Any, feed: Feeder, sta
         ),
     ],
 )
-def test_a_stream_of_nobody_fails_and_says_why(
+def test_a_stream_without_a_peer_fails_with_the_reason(
     spark: Any, options: dict[str, str], complaint: str, tmp_path: Any
 ) -> None:
     now = {"availableNow": True} if options.pop("trigger", "") else {"processingTime": "0 seconds"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from omq.broker import Client, Server
-from tests.system.spark.test_clusters import master, standalone, told  # noqa: F401 - fixtures
+from tests.system.spark.test_clusters import master, run_program, standalone  # noqa: F401 - fixtures
 from tests.system.spark.topic_io import bodies, messages
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.slow, pytest.mark.timeout(420)]
@@ -37,7 +37,7 @@ else:
     writer = sink(frame.mapInArrow(disturbed, kind), url, arguments["checkpoint"], topic="out")
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
-tell(done=True)
+report(done=True)
 """
 
 
@@ -110,7 +110,7 @@ def test_every_row_is_published_once(
     client: Client,
     tmp_path: Path,
 ) -> None:
-    found = told(
+    found = run_program(
         CODE,
         master,
         url=server.endpoints["zmtp"],
@@ -125,14 +125,14 @@ def test_every_row_is_published_once(
 
 
 @pytest.mark.parametrize("how", ["batch", "stream"])
-def test_attempts_that_run_beside_each_other_publish_once(
+def test_attempts_that_run_at_once_publish_once(
     how: str,
     standalone: str,  # noqa: F811 - the only one with executors on two hosts, as Spark wants for a second attempt
     server: Server,
     client: Client,
     tmp_path: Path,
 ) -> None:
-    found = told(
+    found = run_program(
         "spark.stop()\nspark = session(sys.argv[1], **conf, **{'spark.speculation': 'true',"
         " 'spark.speculation.interval': '100ms', 'spark.speculation.multiplier': '1.1',"
         " 'spark.speculation.quantile': '0.4', 'spark.speculation.minTaskRuntime': '100ms'})\n" + CODE,
@@ -149,7 +149,7 @@ def test_attempts_that_run_beside_each_other_publish_once(
     assert sorted(map(int, bodies(client, "out"))) == list(range(COUNT))
 
 
-#: What each option has a read give, or a write leave; only counts and first and last bodies are told.
+#: What each option has a read give, or a write leave; only counts and first and last bodies are reported.
 OPTIONS = """
 import json
 from tests.system.spark.topic_io import configured, read, sink, stream, written
@@ -186,7 +186,7 @@ written(rows.limit(100).selectExpr("value", "'column' AS topic"), url)
 again = stream(spark, url, topic="in", startingOffsets="earliest").select("value")
 for _ in range(2):  # the second goes on from the checkpoint, and has nothing to do
     sink(again, url, checkpoint + "again", topic="again").trigger(availableNow=True).start().awaitTermination()
-tell(**found)
+report(**found)
 """
 
 
@@ -198,7 +198,7 @@ def test_every_option_holds(master: str, server: Server, client: Client, tmp_pat
     time.sleep(0.05)
     client.publish_many("in", [b"%d" % n for n in range(COUNT, COUNT + 500)])
     client.publish_many("more", [b"%d" % n for n in range(9000, 9010)])
-    found = told(
+    found = run_program(
         OPTIONS, master, url=server.endpoints["zmtp"], checkpoint=str(tmp_path / "checkpoint-"), middle=str(middle)
     )
     everything = COUNT + 500

@@ -138,14 +138,14 @@ def ids(topic: str, first: int, last: int) -> list[Row]:
         ({"topicPattern": "[ab]"}, {"topics": "b"}, "topics='b'"),
     ],
 )
-def test_a_topic_that_is_not_chosen_any_more_is_not_said_to_be_deleted(
+def test_a_topic_that_is_not_chosen_any_more_is_not_reported_as_deleted(
     before: dict[str, str], after: dict[str, str], chosen: str, client: Client, query: Query
 ) -> None:
     filled(client, "a", "b")
     assert query.run(startingOffsets="earliest", **before).take() == ids("a", 1, 3) + ids("b", 1, 3)
     client.publish("b", b"y")
-    says = f"topic 'a' of the checkpoint is no longer among those of option {chosen}: messages after id 3"
-    with pytest.raises(DataLoss, match=re.escape(says)):
+    error = f"topic 'a' of the checkpoint is no longer among those of option {chosen}: messages after id 3"
+    with pytest.raises(DataLoss, match=re.escape(error)):
         query.run(**after).rows()
     assert query.run(failOnDataLoss=False, **after).take() == ids("b", 4, 4)
     # The same where the microbatch was planned already.
@@ -155,7 +155,7 @@ def test_a_topic_that_is_not_chosen_any_more_is_not_said_to_be_deleted(
         query.run(**after).rows()
 
 
-def test_a_topic_that_was_deleted_is_said_to_be(client: Client, query: Query) -> None:
+def test_a_topic_that_was_deleted_is_reported_as_deleted(client: Client, query: Query) -> None:
     filled(client, "a", "b")
     query.run(startingOffsets="earliest", topics="a,b").take()
     client.delete("a")
@@ -207,7 +207,7 @@ def test_rows_of_a_microbatch_are_shared_among_topics(client: Client, query: Que
     assert not run.plan()
 
 
-def test_a_small_topic_is_not_passed_over_beside_a_large_one(client: Client, query: Query) -> None:
+def test_a_small_topic_is_not_passed_over_next_to_a_large_one(client: Client, query: Query) -> None:
     filled(client, "large", count=5000)
     filled(client, "small", count=2)
     run = query.run(topics="large,small", startingOffsets="earliest", maxRowsPerTrigger=10)
@@ -260,19 +260,19 @@ def test_a_store_that_is_an_older_one_is_data_loss(
         with Server(store, bind=url), Client(url) as client:
             client.publish_many("a", [b"new"] * 3)
             run = query.run(topic="a", failOnDataLoss=str(fails).lower())
-            says = "topic 'a' ends with id 8, and the query has read up to id 10: the broker's store is an older copy"
+            error = "topic 'a' ends with id 8, and the query has read up to id 10: the broker's store is an older copy"
             if fails:
-                with pytest.raises(DataLoss, match=says):
+                with pytest.raises(DataLoss, match=error):
                     run.take()
             else:
                 run.take()
-                assert says in caplog.text
+                assert error in caplog.text
                 client.publish_many("a", [b"new"] * 2)
                 assert run.take() == ids("a", 9, 10)
             query.stop()
 
 
-def test_a_topic_that_is_named_and_not_there_is_told_also_by_a_checkpoint(client: Client, query: Query) -> None:
+def test_a_named_topic_that_is_missing_is_reported_also_by_a_checkpoint(client: Client, query: Query) -> None:
     filled(client, "a")
     assert query.run(topic="a", startingOffsets="earliest").take() == ids("a", 1, 3)
     with pytest.raises(omq.OmqError, match=r"has no topic 'typo'; its topics are: a"):
@@ -402,7 +402,7 @@ def test_a_topic_that_is_created_again_has_a_new_cursor(
     assert "another query" not in caplog.text
 
 
-def test_two_queries_with_one_subscription_are_told(
+def test_two_queries_with_one_subscription_are_reported(
     client: Client, query: Query, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     filled(client, "a")
@@ -451,7 +451,7 @@ def test_a_first_microbatch_that_fails_comes_again_as_it_was(
 
 
 @pytest.mark.parametrize("start", ["latest", "earliest"])
-def test_what_says_where_a_microbatch_began_makes_none_without_rows(start: str, client: Client, query: Query) -> None:
+def test_the_start_of_a_microbatch_makes_no_microbatch_without_rows(start: str, client: Client, query: Query) -> None:
     filled(client, "a", "b")
     run = query.run(topics="a,b", startingOffsets=start)
     run.take()
@@ -469,8 +469,8 @@ def test_a_first_microbatch_that_retention_overtakes_is_data_loss(client: Client
         client.publish("a", b"y")
     (info,) = client.topics("a")
     assert info.first > 3
-    says = f"topic 'a' now begins with {info.first}: ids 1 to 3 are lost"
-    with pytest.raises(DataLoss, match=says):
+    error = f"topic 'a' now begins with {info.first}: ids 1 to 3 are lost"
+    with pytest.raises(DataLoss, match=error):
         query.run(topic="a", startingOffsets="earliest").rows()
     run = query.run(topic="a", startingOffsets="earliest", failOnDataLoss=False)
     assert run.take() == []
@@ -499,7 +499,7 @@ def of_before(query: Query) -> None:
     query.checkpoint.ends = [json.dumps(one) for one in ends]
 
 
-def test_a_checkpoint_of_before_is_read_and_what_it_does_not_say_is_told(
+def test_an_older_checkpoint_is_read_and_what_it_lacks_is_reported(
     client: Client, query: Query, caplog: pytest.LogCaptureFixture
 ) -> None:
     filled(client, "a")

@@ -177,7 +177,9 @@ def test_a_read_of_a_few_rows_does_not_wait_for_all(spark: Any, url: str, client
 
 
 @pytest.mark.parametrize("when", ["plan", "task"])
-def test_a_broker_that_stays_away_is_told_by_the_options_that_name_it(when: str, spark: Any, tmp_path: Path) -> None:
+def test_a_broker_that_stays_away_is_reported_by_the_options_that_name_it(
+    when: str, spark: Any, tmp_path: Path
+) -> None:
     with held() as port:
         url = f"tcp://127.0.0.1:{port}"
         with Server(tmp_path, bind=url), Client(url) as client:

@@ -213,7 +213,7 @@ def test_a_subscription_moves_with_the_commits(
     until(lambda: client.durables(topic)[0].position >= 5, lambda: client.durables(topic))
 
 
-def test_progress_says_how_far_the_newest_message_is(
+def test_progress_reports_how_far_the_newest_message_is(
     spark: Any, url: str, client: Client, topic: str, tmp_path: Path
 ) -> None:
     client.publish_many(topic, [b"x"] * 10)
@@ -261,7 +261,7 @@ def test_a_topic_that_comes_later_is_found_by_the_pattern(
 
 
 def failing(frame: Any, checkpoint: Path) -> str:
-    """Runs a query that fails; what it says."""
+    """Runs a query that fails; returns the error."""
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
     with pytest.raises(Exception) as caught:
         writer.trigger(availableNow=True).start().awaitTermination(60)
@@ -282,23 +282,23 @@ def deleted(client: Client, topic: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says", "left"),
+    ("change", "reason", "left"),
     [
         (made_again, "was deleted, and created again: messages after id 10 are not read", [1, 2, 3]),
         pytest.param(deleted, "was deleted: messages after id 10 are not read", [], marks=pytest.mark.slow),
     ],
 )
 def test_a_topic_that_is_gone_fails_the_query_or_is_passed_over(
-    change: Change, says: str, left: list[int], spark: Any, url: str, client: Client, topic: str, tmp_path: Path
+    change: Change, reason: str, left: list[int], spark: Any, url: str, client: Client, topic: str, tmp_path: Path
 ) -> None:
     client.publish_many(topic, [b"x"] * 10)
     options = {"topic": topic, "startingOffsets": "earliest"}
     drained(stream(spark, url, **options), tmp_path)
     change(client, topic)
-    told = failing(stream(spark, url, **options), tmp_path)
-    assert f"DataLoss: topic {topic!r} {says}" in told.splitlines()[0]
-    assert "failOnDataLoss=false" in told
-    assert "Traceback" not in told
+    error = failing(stream(spark, url, **options), tmp_path)
+    assert f"DataLoss: topic {topic!r} {reason}" in error.splitlines()[0]
+    assert "failOnDataLoss=false" in error
+    assert "Traceback" not in error
     seen = Seen(len(left))
     drained(stream(spark, url, failOnDataLoss=False, **options), tmp_path, seen)
     assert seen.ids == left
@@ -315,8 +315,8 @@ def test_retention_that_overtakes_a_stream_fails_it_or_is_passed_over(
     for _ in range(30):
         client.publish("overtaken", b"y")
     (info,) = client.topics("overtaken")
-    told = failing(stream(spark, url, **options), tmp_path)
-    assert f"topic 'overtaken' now begins with {info.first}: ids 6 to {info.first - 1} are lost" in told
+    error = failing(stream(spark, url, **options), tmp_path)
+    assert f"topic 'overtaken' now begins with {info.first}: ids 6 to {info.first - 1} are lost" in error
     seen = Seen(1)
     drained(stream(spark, url, failOnDataLoss=False, **options), tmp_path, seen)
     assert seen.ids == list(range(info.first, 36))
@@ -335,13 +335,13 @@ def test_a_checkpoint_of_another_source_or_broker_is_refused(
     with Server(memory=True, bind="tcp://127.0.0.1:*") as other, Client(other.endpoints["zmtp"]) as there:
         there.create(topic, persistence="transient")
         there.publish_many(topic, [b"x"] * 9)
-        told = failing(stream(spark, other.endpoints["zmtp"], topic=topic), tmp_path / "topics")
-        assert "the checkpoint belongs to another broker" in told
-        assert f"connect='{other.endpoints['zmtp']}'" in told
+        error = failing(stream(spark, other.endpoints["zmtp"], topic=topic), tmp_path / "topics")
+        assert "the checkpoint belongs to another broker" in error
+        assert f"connect='{other.endpoints['zmtp']}'" in error
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "reason"),
     [
         ({"topic": "nowhere"}, "option topic='nowhere': tcp://.* has no topic 'nowhere'; its topics are: "),
         ({"topic": "jobs"}, "option topic='jobs': 'jobs' is a round-robin topic"),
@@ -354,28 +354,28 @@ def test_a_checkpoint_of_another_source_or_broker_is_refused(
             "option startingOffsets: 'other' is not a topic of topic=",
         ),
         pytest.param({"topics": "few,jobs"}, "'jobs' is a round-robin topic", marks=pytest.mark.slow),
-        # Options of a batch: which of the two it is, Spark says only now.
+        # Options of a batch: which of the two it is, Spark reports only now.
         ({"topic": "few", "endingOffsets": "latest"}, "not an option of readStream: 'endingOffsets'"),
     ],
 )
-def test_what_the_broker_does_not_have_is_told_when_the_query_begins(
-    options: dict[str, Any], says: str, spark: Any, url: str, client: Client, tmp_path: Path
+def test_what_the_broker_does_not_have_is_reported_when_the_query_begins(
+    options: dict[str, Any], reason: str, spark: Any, url: str, client: Client, tmp_path: Path
 ) -> None:
     client.create("few", persistence="transient")
     client.create("jobs", delivery="round-robin", persistence="transient")
     if not client.topics("few")[0].last:
         client.publish_many("few", [b"x"] * 3)
-    told = failing(stream(spark, url, **options), tmp_path)
-    assert re.search(says, told.splitlines()[0]), told
-    assert "Traceback" not in told
+    error = failing(stream(spark, url, **options), tmp_path)
+    assert re.search(reason, error.splitlines()[0]), error
+    assert "Traceback" not in error
 
 
-def test_a_broker_that_is_away_is_told_by_the_options_that_name_it(spark: Any, tmp_path: Path) -> None:
+def test_a_broker_that_is_away_is_reported_by_the_options_that_name_it(spark: Any, tmp_path: Path) -> None:
     with held() as port:
-        told = failing(stream(spark, f"tcp://127.0.0.1:{port}", topic="t", timeout=0.5), tmp_path)
-    assert f"option connect='tcp://127.0.0.1:{port}': tcp://127.0.0.1:{port}: not connected to a broker" in told
-    assert "(option timeout=0.5)" in told
-    assert "Traceback" not in told
+        error = failing(stream(spark, f"tcp://127.0.0.1:{port}", topic="t", timeout=0.5), tmp_path)
+    assert f"option connect='tcp://127.0.0.1:{port}': tcp://127.0.0.1:{port}: not connected to a broker" in error
+    assert "(option timeout=0.5)" in error
+    assert "Traceback" not in error
 
 
 def test_a_broker_that_is_back_in_a_moment_fails_no_query(spark: Any, started: list[Any], tmp_path: Path) -> None:
@@ -406,7 +406,7 @@ def test_a_broker_that_is_back_in_a_moment_fails_no_query(spark: Any, started: l
             server.__exit__(None, None, None)
 
 
-def test_latest_without_a_subscription_says_what_that_means(caplog: pytest.LogCaptureFixture) -> None:
+def test_latest_without_a_subscription_logs_what_that_means(caplog: pytest.LogCaptureFixture) -> None:
     from omq.spark.topics.catalog import TopicCatalog
     from omq.spark.topics.settings import TopicSettings
 

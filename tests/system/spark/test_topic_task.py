@@ -95,9 +95,9 @@ def test_messages_of_another_broker_at_the_address_are_not_read(
     batches = _read(given, part)
     assert bodies(next(batches) for _ in range(taken)) == [mine] * taken
     place.serve(b"another's")
-    says = rf"topic 't': ids \d+ to {COUNT} are lost: another broker is now at {place.url}"
+    error = rf"topic 't': ids \d+ to {COUNT} are lost: another broker is now at {place.url}"
     if fails == "true":
-        with pytest.raises(DataLoss, match=says):
+        with pytest.raises(DataLoss, match=error):
             bodies(batches)
     else:
         with caplog.at_level(logging.WARNING, "omq.spark"):
@@ -120,7 +120,7 @@ def test_a_topic_that_ends_before_what_was_planned_has_lost_messages(
     assert "ids 21 to 25 are lost" in caplog.text
 
 
-def test_ids_that_nothing_is_under_are_told_and_fail_nothing(
+def test_ids_without_messages_are_reported_and_fail_nothing(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     place.serve(b"x")
@@ -137,7 +137,7 @@ def test_ids_that_nothing_is_under_are_told_and_fail_nothing(
 
 
 @pytest.mark.slow
-def test_ids_that_a_killed_broker_may_have_given_are_told_and_fail_nothing(
+def test_ids_that_a_killed_broker_may_have_given_are_reported_and_fail_nothing(
     place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def serve() -> subprocess.Popen[bytes]:
@@ -194,7 +194,7 @@ def test_so_is_one_that_comes_again_for_another_topic(place: Place) -> None:
         commit(client, place.url, "other", 3, 1)
 
 
-def test_one_that_was_published_before_is_told_of(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_microbatch_that_was_published_before_is_reported(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     client = place.serve(b"x")
     with caplog.at_level(logging.WARNING, "omq.spark"):
         commit(client, place.url, "t", 3, 0)
@@ -236,6 +236,6 @@ def test_a_topic_that_is_deleted_meanwhile_fails_the_task(taken: int, again: boo
     if again:
         client.create("t", persistence="transient")
         client.publish_many("t", [b"another's"] * COUNT)
-    says = "topic 't': ids 1 to 20 are lost: it was deleted" + (", and created again" if again else "")
-    with pytest.raises(DataLoss, match=says):
+    error = "topic 't': ids 1 to 20 are lost: it was deleted" + (", and created again" if again else "")
+    with pytest.raises(DataLoss, match=error):
         bodies(batches)

@@ -74,7 +74,7 @@ def test_rows_of_any_size_in_many_partitions_arrive_in_the_order_of_theirs(
 
 
 @pytest.mark.parametrize("options", [ONCE, LEAST])
-def test_a_column_says_the_topic_of_each_row_and_the_option_wins(
+def test_a_column_names_the_topic_of_each_row_and_the_option_wins(
     options: dict[str, str], spark: Any, url: str, client: Client, topic: str
 ) -> None:
     names = [f"{topic}.{number}" for number in range(3)]
@@ -163,7 +163,7 @@ VALUE = "CAST(id AS STRING) AS value"
 
 
 @pytest.mark.parametrize(
-    ("columns", "options", "says"),
+    ("columns", "options", "error"),
     [
         ([VALUE], {"topic": "nowhere"}, "TopicError: option topic='nowhere': tcp://.* has no such topic"),
         ([VALUE], {}, "OptionError: option 'socket' is missing .* or an option or a column 'topic'"),
@@ -189,14 +189,14 @@ VALUE = "CAST(id AS STRING) AS value"
         ([VALUE], {"topic": "well", "delivry": "x"}, "unknown option 'delivry'; did you mean 'delivery'"),
     ],
 )
-def test_what_does_not_fit_is_told_in_the_driver_in_the_first_line(
-    columns: list[str], options: dict[str, str], says: str, spark: Any, url: str, client: Client
+def test_what_does_not_fit_is_reported_in_the_driver_in_the_first_line(
+    columns: list[str], options: dict[str, str], error: str, spark: Any, url: str, client: Client
 ) -> None:
     client.create("well", persistence="transient")
-    with pytest.raises(Exception, match=says) as caught:
+    with pytest.raises(Exception, match=error) as caught:
         written(spark.range(0, 3, 1, 1).selectExpr(*columns), url, **options)
-    if "row 0" not in says and "column 'topic'" not in says:
-        assert says.partition(" ")[0] in str(caught.value).splitlines()[0]
+    if "row 0" not in error and "column 'topic'" not in error:
+        assert error.partition(" ")[0] in str(caught.value).splitlines()[0]
     assert "Traceback" not in str(caught.value)
     assert messages(client, "well") == []
 
@@ -222,7 +222,7 @@ def test_topics_of_kinds_that_have_no_common_transaction_are_refused_together(sp
         assert sorted(map(int, bodies(client, "weak"))) == [1, 3, 5, 7, 9]
 
 
-def test_a_broker_that_is_away_is_told_when_the_write_is_planned(spark: Any) -> None:
+def test_a_broker_that_is_away_is_reported_when_the_write_is_planned(spark: Any) -> None:
     with held() as port, pytest.raises(Exception, match=r"option connect='tcp.*option timeout=0\.5") as caught:
         written(spark.range(1).selectExpr(VALUE), f"tcp://127.0.0.1:{port}", topic="t", timeout=0.5)
     assert "BrokerTimeout: option connect" in str(caught.value).splitlines()[0]
@@ -230,7 +230,7 @@ def test_a_broker_that_is_away_is_told_when_the_write_is_planned(spark: Any) -> 
 
 
 @pytest.mark.slow
-def test_a_sink_in_a_stream_tells_what_is_wrong(spark: Any, url: str, source: str, tmp_path: Path) -> None:
+def test_a_sink_in_a_stream_reports_what_is_wrong(spark: Any, url: str, source: str, tmp_path: Path) -> None:
     frame = stream(spark, url, topic=source, startingOffsets="earliest")
     with pytest.raises(Exception, match="option topic='nowhere'") as caught:
         done(sink(frame.select("value"), url, tmp_path, topic="nowhere"))

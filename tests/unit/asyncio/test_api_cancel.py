@@ -180,7 +180,7 @@ async def test_send_many_keeps_its_own_order_and_lets_others_in(make, inproc):
     assert rounds["single"] > 50 * max(rounds["one"], 1) > 0
 
 
-async def test_a_list_gets_on_beside_one_that_works_long_between_two_hasty_sends(make, inproc):
+async def test_a_list_gets_on_next_to_one_that_works_long_between_two_hasty_sends(make, inproc):
     pub = make(omq.PUB, bind=inproc)
 
     async def hasty():
@@ -219,12 +219,12 @@ async def test_eager_tasks_leave_the_loop_its_turn_and_keep_their_order(make, in
             await asyncio.sleep(0)
             turns += 1
 
-    beside = asyncio.create_task(other())
+    competitor = asyncio.create_task(other())
     await asyncio.sleep(0)
     for _ in range(5000):
         await asyncio.Task(push.send(b"x"), loop=loop, eager_start=True)
     assert turns >= 5
-    beside.cancel()
+    competitor.cancel()
 
 
 async def test_asyncio_timeout_loses_nothing(make, endpoint):

@@ -14,7 +14,7 @@ async def flood(push: omq.PUSH) -> None:
         await push.send(b"%d" % number + b" " * 5000)
 
 
-async def test_a_call_that_is_cancelled_beside_it_loses_nothing(make):
+async def test_a_call_that_is_cancelled_next_to_it_loses_nothing(make):
     push = make(omq.PUSH, bind="tcp://127.0.0.1:*")
     pull = make(omq.PULL, connect=push.endpoints[0], recv_hwm=5)
     task = asyncio.create_task(flood(push))
@@ -42,7 +42,7 @@ async def test_a_call_that_is_cancelled_beside_it_loses_nothing(make):
     await asyncio.wait([receiving, task])
 
 
-async def test_what_comes_is_taken_in_although_nobody_receives(make):
+async def test_what_comes_is_taken_in_although_no_call_receives(make):
     push = make(omq.PUSH, bind="tcp://127.0.0.1:*")
     pull = make(omq.PULL, connect=push.endpoints[0], recv_hwm=1)
     await pull.wait_connected(timeout=5)

@@ -177,7 +177,7 @@ def test_a_socket_is_made_once(tmp_path):
 
 
 @pytest.mark.parametrize("new_loop", LOOPS.values(), ids=LOOPS)
-def test_a_loop_that_is_closed_first_says_nothing_of_tasks(new_loop, caplog):
+def test_a_loop_that_is_closed_first_logs_nothing_of_tasks(new_loop, caplog):
     loop = new_loop()
 
     async def dial():

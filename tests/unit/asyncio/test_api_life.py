@@ -115,7 +115,7 @@ async def test_leaving_the_block_closes(make, endpoint):
 @on_both_loops
 @pytest.mark.parametrize("how", ["close", "stop", "linger-0"])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-async def test_calls_that_wait_are_told_of_the_end(make, inproc, call, how):
+async def test_calls_that_wait_end_with_the_socket(make, inproc, call, how):
     one = make(omq.PAIR, bind=inproc, send_hwm=1)
     await one.send(b"fills the queue")
     tasks = [asyncio.create_task(call(one)) for _ in range(3)]
@@ -140,7 +140,7 @@ async def test_two_closes_at_once_both_return(make, inproc):
     await asyncio.wait_for(asyncio.gather(*closing), 5)
 
 
-async def test_a_close_whose_patience_is_over_ends_the_other_well(make, inproc):
+async def test_a_close_whose_linger_is_over_ends_the_other_well(make, inproc):
     """Both wait for the same thing; what ends one of them must not look like the other's cancellation."""
     push = make(omq.PUSH, connect=inproc)
     await push.send(b"x")
@@ -150,7 +150,7 @@ async def test_a_close_whose_patience_is_over_ends_the_other_well(make, inproc):
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["the second", "the first"])
-async def test_a_cancelled_close_leaves_another_one_its_patience(make, inproc, first):
+async def test_a_cancelled_close_leaves_another_one_its_linger(make, inproc, first):
     push = make(omq.PUSH, connect=inproc)
     await push.send(b"x")
     closing = [asyncio.create_task(push.close()) for _ in range(2)]
@@ -271,7 +271,7 @@ async def test_a_group_that_ends_at_once_stops_its_sockets(endpoint):
 
 
 @on_both_loops
-async def test_calls_outside_of_a_cancelled_group_are_told(inproc):
+async def test_calls_outside_of_a_cancelled_group_raise(inproc):
     """The call waits in a task that the group knows nothing about."""
     made = []
     ready = asyncio.Event()

@@ -157,7 +157,7 @@ def test_stop_after_the_loop_is_gone(factory, tmp_path):
 
 @pytest.mark.parametrize("endpoint", ["tcp", "inproc"], indirect=True)
 def test_stop_after_the_loop_of_another_thread_is_gone(factory, endpoint):
-    """Its connections end, too: the peers are told."""
+    """Its connections end, too: the peers see it."""
     ends = []
 
     async def using():

@@ -1,4 +1,4 @@
-"""Monitors: what they tell, in which order, how little they keep and what they cost."""
+"""Monitors: what they report, in which order, how little they keep and what they cost."""
 
 import asyncio
 import gc
@@ -15,7 +15,7 @@ Kind = omq.EventKind
 on_the_wire = pytest.mark.parametrize("endpoint", ["tcp", "ipc"], indirect=True)
 
 
-async def told(monitor, *kinds):
+async def expect(monitor, *kinds):
     """The next events, which are to be of these kinds."""
     events = [await monitor.recv(timeout=5) for _ in kinds]
     assert [event.kind for event in events] == list(kinds)
@@ -39,7 +39,7 @@ def now(monitor):
     return found
 
 
-# What is told
+# What is reported
 
 
 BAD = {
@@ -55,7 +55,7 @@ BAD = {
 @on_both_loops
 @on_the_wire
 @pytest.mark.parametrize("case", BAD)
-async def test_a_handshake_that_fails_tells_whose_fault_it_was(make, endpoint, case):
+async def test_a_handshake_that_fails_reports_whose_fault_it_was(make, endpoint, case):
     greeting, rest, error = BAD[case]
     pull = make(omq.PULL, handshake_timeout=0.05 if case == "timeout" else 5)
     monitor = pull.monitor()
@@ -66,7 +66,7 @@ async def test_a_handshake_that_fails_tells_whose_fault_it_was(make, endpoint, c
         await raw.send(rest)
     if case == "hung_up":
         raw.close()
-    _, _, failed, gone = await told(monitor, Kind.LISTENING, Kind.ACCEPTED, Kind.HANDSHAKE_FAILED, Kind.DISCONNECTED)
+    _, _, failed, gone = await expect(monitor, Kind.LISTENING, Kind.ACCEPTED, Kind.HANDSHAKE_FAILED, Kind.DISCONNECTED)
     assert failed.category == case.partition(":")[0]
     assert isinstance(failed.error, error)
     assert failed.reason == str(failed.error) == gone.reason
@@ -83,12 +83,12 @@ async def test_the_peer_of_a_lost_connection_did_not_get_what_was_dropped(make):
     monitor = push.monitor()
     await push.send(bytes(50_000_000))
     raw.close()
-    (gone,) = await told(monitor, Kind.DISCONNECTED)
+    (gone,) = await expect(monitor, Kind.DISCONNECTED)
     assert 0 < gone.peer.bytes_out < 50_000_000
 
 
 @on_both_loops
-async def test_subscriptions_are_told_once_each(make, endpoint):
+async def test_subscriptions_are_reported_once_each(make, endpoint):
     pub, sub = await make.linked(omq.PUB, omq.SUB, endpoint)
     monitor = pub.monitor()
     sub.subscribe(b"a")
@@ -96,27 +96,27 @@ async def test_subscriptions_are_told_once_each(make, endpoint):
     sub.subscribe(b"b")
     sub.unsubscribe(b"a")
     sub.unsubscribe(b"a")
-    events = await told(monitor, Kind.SUBSCRIBED, Kind.SUBSCRIBED, Kind.UNSUBSCRIBED)
+    events = await expect(monitor, Kind.SUBSCRIBED, Kind.SUBSCRIBED, Kind.UNSUBSCRIBED)
     assert [event.prefix for event in events] == [b"a", b"b", b"a"]
     assert all(event.peer.endpoint == pub.endpoints[0] for event in events)
     sub.stop()
-    await told(monitor, Kind.DISCONNECTED)
+    await expect(monitor, Kind.DISCONNECTED)
     assert now(monitor) == []
 
 
-async def test_subscriptions_of_older_peers_are_told_too(make):
+async def test_subscriptions_of_older_peers_are_reported_too(make):
     """ZMTP 3.0 has messages for them."""
     pub = make(omq.PUB, bind="tcp://127.0.0.1:*")
     monitor = pub.monitor()
     raw = await RawPeer.dial(pub.endpoints[0])
     await raw.handshake(b"SUB", minor=0)
     await raw.send(b"\0\2\1A")
-    _, _, subscribed = await told(monitor, Kind.ACCEPTED, Kind.HANDSHAKE_SUCCEEDED, Kind.SUBSCRIBED)
+    _, _, subscribed = await expect(monitor, Kind.ACCEPTED, Kind.HANDSHAKE_SUCCEEDED, Kind.SUBSCRIBED)
     assert subscribed.prefix == b"A"
     raw.close()
 
 
-async def test_what_a_full_subscriber_misses_is_told_in_sums(make, monkeypatch):
+async def test_what_a_full_subscriber_misses_is_reported_in_sums(make, monkeypatch):
     monkeypatch.setattr(report, "_POLL_INTERVAL_S", 0.02)
     pub, sub = await make.linked(
         omq.PUB, omq.SUB, "tcp://127.0.0.1:*", subscribe=b"", send_hwm=5, recv_hwm=5, reconnect_interval=None
@@ -132,14 +132,14 @@ async def test_what_a_full_subscriber_misses_is_told_in_sums(make, monkeypatch):
     for _ in range(500):
         await pub.send(body)
     sub.stop()
-    dropped, gone = await told(monitor, Kind.DROPPED, Kind.DISCONNECTED)
+    dropped, gone = await expect(monitor, Kind.DROPPED, Kind.DISCONNECTED)
     # 3,500 messages, most of them dropped, in four events; none is counted twice, and none is left out.
     assert all(count > 100 for count in counts)
     assert sum(counts) + dropped.count == gone.peer.dropped
     assert 2500 < gone.peer.dropped <= 3500
 
 
-async def test_what_was_dropped_before_anybody_looked_is_not_told(make, monkeypatch):
+async def test_what_was_dropped_before_a_monitor_existed_is_not_reported(make, monkeypatch):
     monkeypatch.setattr(report, "_POLL_INTERVAL_S", 0.01)
     pub, sub = await make.linked(omq.PUB, omq.SUB, "tcp://127.0.0.1:*", subscribe=b"", send_hwm=1, recv_hwm=1)
     await pub.wait_subscribed(timeout=5)
@@ -167,7 +167,7 @@ async def test_a_reader_that_lags_learns_how_many_it_has_missed(make):
     assert got[1:] == whole[-5:]
     assert got[0].count == len(whole) - 5 == 596
     assert got[0].time <= got[1].time
-    # Afterwards it is told everything again, up to the end.
+    # Afterwards it gets everything again, up to the end.
     pull.unbind(first)
     pull.stop()
     assert [event.kind async for event in small] == [Kind.CLOSED, Kind.MONITOR_STOPPED]
@@ -211,11 +211,11 @@ async def test_timeouts_and_cancelled_calls_lose_nothing(make):
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    await told(monitor, Kind.LISTENING)
+    await expect(monitor, Kind.LISTENING)
 
 
 @on_both_loops
-async def test_closing_a_monitor_ends_its_readers_and_nobody_elses(make):
+async def test_closing_a_monitor_ends_its_readers_and_no_other(make):
     pull = make(omq.PULL)
     async with pull.monitor() as monitor, pull.monitor() as other:
         waiting = asyncio.create_task(monitor.recv())
@@ -226,11 +226,11 @@ async def test_closing_a_monitor_ends_its_readers_and_nobody_elses(make):
             await asyncio.wait_for(waiting, 5)
         assert [event async for event in monitor] == []
         pull.bind("tcp://127.0.0.1:*")
-        await told(other, Kind.LISTENING)
+        await expect(other, Kind.LISTENING)
     assert not pull._engine.reporter._monitors
 
 
-async def test_a_monitor_that_nobody_holds_is_gone(make):
+async def test_a_monitor_without_references_is_gone(make):
     pull = make(omq.PULL)
     pull.monitor()
     gc.collect()
@@ -261,7 +261,7 @@ def test_a_monitor_of_a_socket_without_a_loop_misses_nothing():
     async def read():
         push = omq.PUSH(connect=where)
         # The first await of the monitor is the socket's first use in a loop, and begins to accept.
-        await told(monitor, Kind.LISTENING, Kind.ACCEPTED, Kind.HANDSHAKE_SUCCEEDED)
+        await expect(monitor, Kind.LISTENING, Kind.ACCEPTED, Kind.HANDSHAKE_SUCCEEDED)
         await push.close()
         await pull.close()
         return [event.kind async for event in monitor][-1]

@@ -44,7 +44,7 @@ async def test_nothing_is_lost_by_many_timeouts(make, endpoint):
 
 
 async def test_whose_time_is_up_does_not_overtake_who_came_first(make, inproc):
-    """Room comes after the second one's time was up and before it has heard so: the first one's message goes first."""
+    """Room comes after the second one's time was up and before it has noticed: the first one's message goes first."""
     loop = asyncio.get_running_loop()
     pull, push = make(omq.PULL, recv_hwm=1), make(omq.PUSH, send_hwm=1)
     push.bind(inproc)

@@ -47,7 +47,7 @@ class Others:
             self.turns += 1
             last = now
 
-    async def beside(self, work, rounds=None, seconds=0.15):
+    async def run_with(self, work, rounds=None, seconds=0.15):
         """Awaits `work()` for *rounds*, or seconds, and returns the turns of the others meanwhile."""
         task = asyncio.create_task(self.run())
         await asyncio.sleep(0.01)
@@ -66,7 +66,7 @@ class Others:
 
 async def assert_turns(work, least=10, rounds=None):
     """Others have their turns next to a task that awaits `work()` again and again."""
-    others = await Others().beside(work, rounds)
+    others = await Others().run_with(work, rounds)
     assert others.turns >= least
     assert others.gap < GAP
 
@@ -263,7 +263,7 @@ async def test_a_send_that_waits_for_one_peer_takes_no_turn_from_the_loop(make):
 @pytest.mark.parametrize("refused", ["unroutable", "out of turn", "no bytes", "nothing"])
 async def test_calls_that_are_refused_count_for_the_turn(make, inproc, refused):
     router = make(omq.ROUTER, bind=inproc, router_mandatory=True)
-    rep = make(omq.REP, connect=inproc + "-nobody")
+    rep = make(omq.REP, connect=inproc + "-absent")
     pub = make(omq.PUB, bind=inproc + "-pub")
     call, error = {
         "unroutable": (lambda: router.send_multipart([b"gone", b"x"]), omq.UnroutableError),

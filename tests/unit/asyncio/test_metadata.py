@@ -6,7 +6,7 @@ import omq.asyncio as omq
 
 
 @pytest.mark.parametrize("scheme", ["tcp://127.0.0.1:*", "inproc://metadata"])
-async def test_a_peer_finds_what_a_socket_tells_about_itself(scheme: str) -> None:
+async def test_a_peer_finds_what_a_socket_announces_about_itself(scheme: str) -> None:
     async with (
         omq.PULL(bind=scheme) as pull,
         omq.PUSH(connect=pull.endpoints[0], metadata={b"X-Shoe": b"42"}) as push,

@@ -14,7 +14,7 @@ async def linked(make, endpoint, *prefixes, **options):
     return pub, sub
 
 
-async def heard(sub):
+async def received(sub):
     got = []
     while await sub.poll(0.03):
         got += await sub.recv_many()
@@ -31,7 +31,7 @@ async def test_unsubscribing_takes_one_subscription_back(make, endpoint):
     await until(lambda: pub._engine.pattern.subscriptions(b"a") == 0)
     await pub.send(b"a2")
     await pub.send(b"b1")
-    assert await heard(sub) == [b"b1"]
+    assert await received(sub) == [b"b1"]
 
 
 async def test_what_was_on_its_way_is_dropped_after_unsubscribing(make, endpoint):
@@ -40,7 +40,7 @@ async def test_what_was_on_its_way_is_dropped_after_unsubscribing(make, endpoint
     await pub.send(b"b")
     await until(lambda: sub.peers[0].messages_in == 2)
     sub.unsubscribe(b"a")
-    assert await heard(sub) == [b"b"]
+    assert await received(sub) == [b"b"]
 
 
 async def test_a_reconnected_subscriber_subscribes_again(make, endpoint):
@@ -71,7 +71,7 @@ async def test_nodrop_goes_on_when_the_slow_one_leaves(make, endpoint):
 
 
 async def test_a_subscriber_may_be_reset_while_others_are_served(make):
-    """A slot is free again only when the matcher has forgotten it; the next peer hears nothing that it did not ask."""
+    """A slot is free again only when the matcher has forgotten it; the next peer gets nothing that it did not ask."""
     import socket
     import struct
 
@@ -106,7 +106,7 @@ async def test_a_subscriber_may_be_reset_while_others_are_served(make):
 # behaviour.md, "xpub_manual"
 
 
-async def test_xpub_manual_puts_in_force_what_the_application_says(make, endpoint):
+async def test_xpub_manual_puts_in_force_what_the_application_chooses(make, endpoint):
     """The peer asks for A and gets B, and the cancellation is mapped likewise."""
     xpub = make(omq.XPUB, bind=endpoint, xpub_manual=True)
     sub = make(omq.SUB, connect=xpub.endpoints[0], subscribe=[b"A", b"B"])
@@ -140,7 +140,7 @@ async def test_xpub_manual_passes_every_peers_subscription_and_serves_each_alone
     assert await first.poll(0.02) == await second.poll(0.02) == 0
 
 
-async def test_xpub_manual_tells_each_end_of_a_subscription_when_a_peer_goes(make, endpoint):
+async def test_xpub_manual_reports_each_end_of_a_subscription_when_a_peer_goes(make, endpoint):
     """Also where another peer has the same one; and what was put in force for the peer goes with it."""
     xpub = make(omq.XPUB, bind=endpoint, xpub_manual=True)
     stays = make(omq.SUB, connect=xpub.endpoints[0], subscribe=b"A")
@@ -192,7 +192,7 @@ async def test_an_xpub_subscribes_only_by_hand_and_to_something(make, endpoint):
         make(omq.XPUB, xpub_manual=True).subscribe(b"A")
 
 
-async def test_an_xsub_that_connects_later_tells_what_it_wants(make, inproc):
+async def test_an_xsub_that_connects_later_sends_what_it_wants(make, inproc):
     xsub = make(omq.XSUB, connect=inproc, subscribe=b"opt")
     await xsub.send(b"\1early")
     xpub = make(omq.XPUB, bind=inproc)
@@ -221,7 +221,7 @@ async def test_ten_thousand_subscriptions_arrive(make, endpoint):
     await until(lambda: pub._engine.pattern.subscriptions(None) == 5000)
     await pub.send(b"0/x")
     await pub.send(b"9999/x")
-    assert await heard(sub) == [b"9999/x"]
+    assert await received(sub) == [b"9999/x"]
 
 
 def test_a_peer_with_many_prefixes_goes_with_a_loop_that_is_closed():
@@ -267,7 +267,7 @@ async def test_what_an_xpub_keeps_for_a_lagging_user_is_bounded(make, endpoint):
     assert known == {b"kept"}
 
 
-async def test_a_lagging_user_hears_of_every_prefix_once(make, endpoint):
+async def test_a_lagging_user_gets_every_prefix_once(make, endpoint):
     prefixes = [b"%d" % number for number in range(500)]
     xpub, sub = await make.linked(omq.XPUB, omq.SUB, endpoint, subscribe=prefixes, recv_hwm=3)
     await xpub.wait_subscribed(n=500, timeout=5)

@@ -30,7 +30,7 @@ async def test_rep_ignores_requests_without_delimiter_or_body(make, endpoint):
     assert await dealer.recv_multipart() == [b"", b"reply"]
 
 
-async def test_a_reply_that_nobody_asked_for_is_dropped(make, endpoint):
+async def test_a_reply_without_a_request_is_dropped(make, endpoint):
     router, req = await make.linked(omq.ROUTER, omq.REQ, endpoint, identity=b"me")
     await router.send_multipart([b"me", b"", b"early"])
     await until(lambda: req.peers[0].messages_in == 1)
@@ -50,7 +50,7 @@ async def test_a_relaxed_send_that_times_out_leaves_the_older_request_in_force(m
     )
     await req.send(b"1")
     assert await rep.recv() == b"1"
-    other = make(omq.REQ, connect=f"{inproc}-nobody", req_relaxed=True, immediate=True)
+    other = make(omq.REQ, connect=f"{inproc}-absent", req_relaxed=True, immediate=True)
     with pytest.raises(omq.SendTimeout):
         await other.send(b"x", timeout=0)
     await rep.send(b"reply")
@@ -66,7 +66,7 @@ async def test_a_reply_to_a_client_that_left_is_dropped(make, endpoint):
     assert await rep.recv() == b"and gone"
     req.stop()
     await until(lambda: not rep.peers)
-    await rep.send(b"nobody hears it")
+    await rep.send(b"not received")
     other = make(omq.REQ, connect=rep.endpoints[0])
     await other.send(b"next")
     assert await rep.recv(timeout=5) == b"next"
@@ -97,7 +97,7 @@ async def test_a_reply_that_came_before_the_server_went_is_taken(make, endpoint)
     assert await req.recv(timeout=0) == b"just in time"
 
 
-async def test_what_nobody_asked_for_does_not_hide_the_end_of_a_peer(make):
+async def test_an_unsolicited_message_does_not_hide_the_end_of_a_peer(make):
     """A REQ whose queue is full of strays would not read, and so send its next request to a server that is gone."""
     router = make(omq.ROUTER, bind="tcp://127.0.0.1:*")
     req = make(omq.REQ, connect=router.endpoints[0], recv_hwm=2, reconnect_interval=None)

@@ -6,7 +6,7 @@ import omq.asyncio as omq
 from tests.unit.conftest import until
 
 
-async def test_a_peer_without_identity_gets_one_that_nobody_can_choose(make, endpoint):
+async def test_a_peer_without_identity_gets_one_that_no_peer_can_choose(make, endpoint):
     router = make(omq.ROUTER, bind=endpoint)
     dealers = [make(omq.DEALER, connect=router.endpoints[0]) for _ in range(3)]
     await router.wait_connected(3, timeout=5)
@@ -23,7 +23,7 @@ async def test_a_peer_without_identity_gets_one_that_nobody_can_choose(make, end
         assert await dealer.recv(timeout=5) == b"for %d" % number
 
 
-async def test_a_sender_that_waits_for_a_peer_that_leaves_hears_of_it(make, inproc):
+async def test_a_sender_that_waits_for_a_peer_that_leaves_gets_an_error(make, inproc):
     router, dealer = await make.linked(
         omq.ROUTER, omq.DEALER, inproc, identity=b"d", router_mandatory=True, send_hwm=1, recv_hwm=1
     )

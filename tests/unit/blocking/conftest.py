@@ -1,4 +1,4 @@
-"""Blocking sockets for tests: stopped when the test ends, with every wait bounded and every thread's failure told."""
+"""Blocking sockets for tests: stopped when the test ends, every wait bounded, every thread's failure reported."""
 
 from __future__ import annotations
 

@@ -259,14 +259,14 @@ def test_a_socket_that_was_never_used_and_never_closed_is_freed(make):
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_wait_for_peers_says_what_went_wrong(make: Sockets) -> None:
+def test_a_wait_for_peers_reports_what_went_wrong(make: Sockets) -> None:
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
     wrong = make(omq.SUB, connect=pull.endpoints[0])
     with pytest.raises(omq.Timeout, match=r"within 0.5 s; last failure: tcp://127.*PULL"):
         wrong.wait_connected(timeout=0.5)
-    nobody = make(omq.PUSH, connect="ipc:///nonexistent/omq")
+    unconnected = make(omq.PUSH, connect="ipc:///nonexistent/omq")
     with pytest.raises(omq.Timeout, match=r"last failure: ipc:///nonexistent/omq: \[Errno 2\] no such file"):
-        nobody.wait_connected(timeout=0.5)
+        unconnected.wait_connected(timeout=0.5)
     push = make(omq.PUSH, connect=pull.endpoints[0])
     push.wait_connected(timeout=BOUND)
     with pytest.raises(omq.Timeout, match=r"within 0 s$"):

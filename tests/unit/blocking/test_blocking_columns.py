@@ -83,7 +83,7 @@ def test_what_no_subscription_covers_is_left_out() -> None:
         assert data[:4] == b"a1a2"
 
 
-def test_calls_that_cannot_be_served_say_so(pair: tuple[omq.PUSH, omq.PULL]) -> None:
+def test_calls_that_cannot_be_served_are_refused(pair: tuple[omq.PUSH, omq.PULL]) -> None:
     push, pull = pair
     data, ends = bytearray(10), array("i", [0] * 4)
     with pytest.raises(omq.ReceiveTimeout):

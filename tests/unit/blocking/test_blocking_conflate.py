@@ -105,7 +105,7 @@ def test_a_libzmq_subscriber_gets_from_both_the_newest_last(make, side):
         sub.subscribe(b"")
         sub.connect(place)
         first = b""
-        while not first:  # a conflating socket of libzmq has no way of telling that somebody has subscribed
+        while not first:  # a conflating socket of libzmq does not report that a peer has subscribed
             pub.send(b"\0\0\0\0")
             if sub.poll(10):
                 first = sub.recv()

@@ -243,7 +243,7 @@ def test_descriptors_that_come_and_go_lose_nothing(make, crew):
     assert _callers_read(pull, push)
 
 
-def test_selectors_with_a_pipe_beside(make):
+def test_selectors_with_a_pipe_next_to_it(make):
     pull, push = make.linked(omq.PULL, omq.PUSH, "tcp://127.0.0.1:*")
     here, there = os.pipe()
     seen = []
@@ -407,7 +407,7 @@ def test_wait_takes_blocking_sockets_only():
             omq.wait([wrong], 0)
 
 
-def test_poll_says_what_is_ready(make, endpoint):
+def test_poll_returns_what_is_ready(make, endpoint):
     one, other = make.linked(omq.DEALER, omq.DEALER, endpoint)
     both = omq.POLL_IN | omq.POLL_OUT
     assert one.poll(0) == 0
@@ -430,17 +430,17 @@ def test_reading_on_for_it_takes_nobodys_turn(make):
     pull.wait_connected(n=3, timeout=BOUND)
     fd = pull.fileno()
 
-    def say(push, bodies):
+    def send_all(push, bodies):
         before = sum(peer.messages_in for peer in pull.peers)
         push.send_many(bodies)
         until(lambda: sum(peer.messages_in for peer in pull.peers) == before + len(bodies))
 
     for number, push in enumerate(pushes):
-        say(push, [b"%d" % number] * 20)
+        send_all(push, [b"%d" % number] * 20)
     took = []
     for turn in range(30):
         assert _waits(fd)
         took.append(pull.recv(timeout=0))
         for _ in range(turn % 3):
-            say(pushes[turn % 2], [b"%d" % (turn % 2)])
+            send_all(pushes[turn % 2], [b"%d" % (turn % 2)])
     assert took in ([b"0", b"1", b"2"] * 10, [b"1", b"2", b"0"] * 10, [b"2", b"0", b"1"] * 10), took

@@ -230,7 +230,7 @@ def test_under_a_security_mechanism(mechanism: str) -> None:
 
 @pytest.mark.alone
 def test_heartbeats_end_nothing_before_its_end(push: omq.PUSH) -> None:
-    """The sender cannot be heard any more once it has our end, and neither can we."""
+    """The sender cannot be read any more once it has our end, and neither can we."""
     # On a machine that is busy neither side is to miss the other's beat before the end.
     beat = {"heartbeat_interval": 0.1, "heartbeat_timeout": 0.4, "heartbeat_ttl": 0.4}
     with omq.PUSH(
@@ -277,7 +277,7 @@ def test_twice_and_then_close(push: omq.PUSH) -> None:
         pull.drain()
 
 
-def test_beside_a_thread_that_receives(push: omq.PUSH) -> None:
+def test_next_to_a_thread_that_receives(push: omq.PUSH) -> None:
     got: list[int] = []
 
     def receive() -> None:
@@ -324,7 +324,7 @@ class Raw:
         return data
 
 
-def test_a_sender_that_goes_on_and_asks_for_signs_of_life_is_heard_to_its_end() -> None:
+def test_a_sender_that_goes_on_and_sends_pings_is_read_to_its_end() -> None:
     with omq.PULL(bind="tcp://127.0.0.1:*", heartbeat_interval=0.02) as pull, Raw(pull.endpoints[0]) as raw:
         raw.sock.sendall(ready(b"PUSH"))
         pull.wait_connected(timeout=20)
@@ -419,7 +419,7 @@ def test_a_sender_that_dials_goes_on_with_who_binds_the_name_next(tmp_path: Path
     assert got == list(range(MESSAGES))
 
 
-def test_a_subscriber_comes_back_and_hears_what_is_new() -> None:
+def test_a_subscriber_comes_back_and_receives_what_is_new() -> None:
     with omq.PUB(bind="tcp://127.0.0.1:*", linger=0) as pub, omq.SUB(subscribe=b"") as sub:
         for turn in (b"one", b"two"):
             sub.connect(pub.endpoints[0])

@@ -59,7 +59,7 @@ def test_what_a_dropped_socket_has_accepted_leaves(context, late):
     until(lambda: descriptors() <= before)
 
 
-def test_a_dropped_socket_lingers_no_longer_than_its_option_says(context, late):
+def test_a_dropped_socket_lingers_no_longer_than_its_option_allows(context, late):
     before = descriptors()
     push = omq.PUSH(context, connect=late, linger=0.05)
     push.send(b"x")
@@ -108,7 +108,7 @@ def test_a_socket_that_was_never_used_goes_silently(context):
 def test_term_ends_dropped_sockets_that_linger(late):
     context = omq.Context()
     push = omq.PUSH(context, connect=late)
-    push.send(b"nobody comes for it")
+    push.send(b"no peer takes it")
     with dropping:
         del push
     until(lambda: len(context._dropped) == 1)
@@ -142,7 +142,7 @@ def test_dropping_in_many_threads_at_once(context):
 
 def test_a_second_close_ends_the_lingering_of_the_first(context, late, crew):
     push = omq.PUSH(context, connect=late)
-    push.send(b"nobody comes for it")
+    push.send(b"no peer takes it")
     crew(push.close)
     until(lambda: push.closed)
     begun = time.monotonic()
@@ -151,7 +151,7 @@ def test_a_second_close_ends_the_lingering_of_the_first(context, late, crew):
     assert time.monotonic() - begun < 5
 
 
-# Contexts that nobody terminates
+# Contexts that are not terminated
 
 parting = pytest.warns(ResourceWarning, match="a Context was dropped without term")
 

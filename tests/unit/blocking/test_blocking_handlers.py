@@ -313,7 +313,7 @@ def test_another_thread_leads_while_a_handler_takes_its_time(
 
 
 @pytest.mark.parametrize("by_thread", [False, True], ids=["alone", "next to a thread that closes"])
-def test_an_interrupted_term_waits_for_nobody_any_more(
+def test_an_interrupted_term_waits_for_no_socket_any_more(
     handle: Callable[[Callable[[], None]], None], tmp_path: Path, *, by_thread: bool
 ) -> None:
     """All that it had begun to close is closed, but for what another thread still closes, whose timeout runs."""

@@ -1,4 +1,4 @@
-"""Monitors of blocking sockets: threads that wait for events. What events tell is tested in the asyncio twin."""
+"""Monitors of blocking sockets: threads that wait for events. The events themselves are tested in the asyncio twin."""
 
 import itertools
 import threading
@@ -13,7 +13,7 @@ from tests.unit.blocking.conftest import BOUND
 Kind = omq.EventKind
 
 
-def told(monitor, *kinds):
+def expect(monitor, *kinds):
     """The next events, which are to be of these kinds."""
     events = [monitor.recv(timeout=BOUND) for _ in kinds]
     assert [event.kind for event in events] == list(kinds)
@@ -26,17 +26,17 @@ def sleeps(thread):
     assert thread.is_alive()
 
 
-def test_subscriptions_are_told_whoever_reads_them(make, crew):
+def test_subscriptions_are_reported_whichever_thread_reads_them(make, crew):
     """The thread that receives handles them while it leads, the I/O thread otherwise."""
     xpub = make(omq.XPUB, bind="tcp://127.0.0.1:*")
     monitor = xpub.monitor()
     sub = make(omq.SUB, connect=xpub.endpoints[0])
-    told(monitor, Kind.ACCEPTED, Kind.HANDSHAKE_SUCCEEDED)
+    expect(monitor, Kind.ACCEPTED, Kind.HANDSHAKE_SUCCEEDED)
     crew(lambda: xpub.recv(timeout=BOUND))
     sub.subscribe(b"a")
     assert crew.join() == [b"\1a"]
     sub.subscribe(b"b")
-    first, second = told(monitor, Kind.SUBSCRIBED, Kind.SUBSCRIBED)
+    first, second = expect(monitor, Kind.SUBSCRIBED, Kind.SUBSCRIBED)
     assert (first.prefix, second.prefix) == (b"a", b"b")
 
 
@@ -67,7 +67,7 @@ def test_closing_a_monitor_wakes_its_readers(make, crew):
     assert not pull._engine.reporter._monitors
 
 
-def test_nothing_is_lost_or_told_twice_among_threads(make, crew):
+def test_nothing_is_lost_or_reported_twice_among_threads(make, crew):
     pull = make(omq.PULL)
     monitor = pull.monitor(limit=50)
     readers = [crew(lambda: list(monitor)) for _ in range(3)]

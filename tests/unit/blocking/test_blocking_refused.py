@@ -27,7 +27,7 @@ CALLS: list[tuple[str, Callable[[omq.PULL], object], list[bytes], type[Exception
 ]
 
 
-@pytest.mark.parametrize("pause", [0.0, 0.05])  # the I/O thread serves whom nobody has served for 10 ms
+@pytest.mark.parametrize("pause", [0.0, 0.05])  # the I/O thread serves a socket that was not served for 10 ms
 @pytest.mark.parametrize(
     ("name", "call", "message", "error"), CALLS, ids=[f"{call[0]}-{call[3].__name__}" for call in CALLS]
 )

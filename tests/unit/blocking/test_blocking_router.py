@@ -32,7 +32,7 @@ def fill_again(router, names):
         if not router.poll(0.05, omq.POLL_OUT):
             return
         fill(router, name)
-    raise AssertionError("somebody takes on and on")
+    raise AssertionError("a peer takes on and on")
 
 
 def drain(dealer):
@@ -48,7 +48,7 @@ def writable(router):
 
 def test_a_mandatory_router_can_send_while_any_peer_has_room(make, endpoint):
     router = make(omq.ROUTER, bind=endpoint, router_mandatory=True, **HWM)
-    assert not writable(router), "nobody is there"
+    assert not writable(router), "there is no peer"
     names = [b"one", b"two", b"three"]
     dealers = {name: make(omq.DEALER, connect=router.endpoints[0], identity=name, **HWM) for name in names}
     router.wait_connected(3, timeout=BOUND)
@@ -123,7 +123,7 @@ def test_poll_agrees_with_libzmq(make, mandatory):
             while zmq.utils.monitor.recv_monitor_message(monitor)["event"] != zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 pass
             theirs.disable_monitor()
-        said = []
+        ready = []
         for full in (False, True):
             if full and mandatory:
                 fill(router, b"d")
@@ -134,8 +134,8 @@ def test_poll_agrees_with_libzmq(make, mandatory):
                 for _ in range(300):
                     router.send_multipart([b"d", LARGE])
                     theirs.send_multipart([b"d", LARGE])
-            said.append((router.poll(0, omq.POLL_OUT), theirs.poll(0, zmq.POLLOUT)))
-        assert said == ([(omq.POLL_OUT, zmq.POLLOUT), (0, 0)] if mandatory else [(omq.POLL_OUT, zmq.POLLOUT)] * 2)
+            ready.append((router.poll(0, omq.POLL_OUT), theirs.poll(0, zmq.POLLOUT)))
+        assert ready == ([(omq.POLL_OUT, zmq.POLLOUT), (0, 0)] if mandatory else [(omq.POLL_OUT, zmq.POLLOUT)] * 2)
         assert dealer.poll(BOUND)
     finally:
         context.destroy(0)

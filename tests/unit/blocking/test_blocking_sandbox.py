@@ -37,7 +37,7 @@ for timeout in (0.005, 0.05):
         pull.recv(timeout=timeout)
     except omq.ReceiveTimeout:
         print("timeout")
-# Who has been told so once asks no more: that would end the process.
+# A caller that was refused once asks no more: that would end the process.
 answer(KILL)
 for timeout in (0.009, 10):
     for _ in range(3):

@@ -83,7 +83,7 @@ def test_a_request_that_was_answered_leaves_nothing_to_wait_for(context: omq.Con
 def test_what_was_not_delivered_is_waited_for(context: omq.Context) -> None:
     with held("127.0.0.1") as port:
         push = omq.PUSH(context, connect=f"tcp://127.0.0.1:{port}", linger=0.2)
-        push.send(b"nobody comes for it")
+        push.send(b"no peer takes it")
         before = threading.Event()
         timer = threading.Timer(0.1, before.set)
         timer.start()
@@ -132,7 +132,7 @@ def test_the_second_connect_of_a_name_heeds_the_first(context: omq.Context, held
         dealer.close()
 
 
-def test_monitors_have_heard_everything_when_close_returns(context: omq.Context) -> None:
+def test_monitors_have_every_event_when_close_returns(context: omq.Context) -> None:
     with omq.PULL(context, bind="tcp://127.0.0.1:*") as pull:
         push = omq.PUSH(context)
         monitor = push.monitor()
@@ -145,19 +145,19 @@ def test_monitors_have_heard_everything_when_close_returns(context: omq.Context)
 
 
 def test_a_caller_greets_before_the_io_thread_knows(context: omq.Context, held_up: threading.Event) -> None:
-    """With NULL and an address in figures nothing of what we say depends on anybody."""
+    """With NULL and an address in figures nothing that we send depends on the peer."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(BOUND)
         dealer = omq.DEALER(context, connect=f"tcp://127.0.0.1:{server.getsockname()[1]}", identity=b"me")
         connected, _ = server.accept()
         with connected:
             connected.settimeout(BOUND)
-            heard = b""
-            while b"me" not in heard:
-                heard += connected.recv(4096)
-        assert heard[:10] == b"\xff\0\0\0\0\0\0\0\0\x7f"
-        assert heard[64:].startswith(b"\x04")
-        assert b"DEALER" in heard
+            received = b""
+            while b"me" not in received:
+                received += connected.recv(4096)
+        assert received[:10] == b"\xff\0\0\0\0\0\0\0\0\x7f"
+        assert received[64:].startswith(b"\x04")
+        assert b"DEALER" in received
         dealer.close()
 
 
@@ -321,7 +321,7 @@ os._exit(0)
 
 @pytest.mark.alone
 @pytest.mark.timeout(120)
-def test_a_short_life_beside_computing_threads_takes_about_as_long_as_with_libzmq() -> None:
+def test_a_short_life_next_to_computing_threads_takes_about_as_long_as_with_libzmq() -> None:
     with omq.Context() as context, omq.REP(context, bind="tcp://127.0.0.1:*") as rep:
 
         def answer() -> None:

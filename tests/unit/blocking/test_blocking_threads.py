@@ -26,12 +26,12 @@ def _send(socket, sender, count, size=0, pauses=None):
             time.sleep(pauses.random() * 0.002)
 
 
-def _fill(socket, payload, patience=0.3):
+def _fill(socket, payload, send_timeout=0.3):
     """Sends until there is no room; how many messages went."""
     sent = 0
     with contextlib.suppress(omq.SendTimeout):
         while True:
-            socket.send(payload, timeout=patience)
+            socket.send(payload, timeout=send_timeout)
             sent += 1
     return sent
 
@@ -181,7 +181,7 @@ def test_close_wakes_all_that_sleep(make, crew, endpoint, times):
 
 
 def test_a_close_that_gives_up_ends_one_that_waits_for_ever(make, crew):
-    push = make(omq.PUSH, connect="inproc://nobody")
+    push = make(omq.PUSH, connect="inproc://absent")
     push.send(b"x")
     crew(push.close)
     until(lambda: push.closed)
@@ -189,7 +189,7 @@ def test_a_close_that_gives_up_ends_one_that_waits_for_ever(make, crew):
     crew.join()
 
 
-def test_poll_beside_recv(make, crew, endpoint):
+def test_poll_next_to_recv(make, crew, endpoint):
     pull, push = make.linked(omq.PULL, omq.PUSH, endpoint)
     done = threading.Event()
 
@@ -228,7 +228,7 @@ def test_poll_for_both_passes_a_sender_s_wake_up_on(make, crew):
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
-def test_random_calls_from_many_threads_leave_nobody_asleep(make, crew, endpoint, seed):
+def test_random_calls_from_many_threads_leave_no_thread_asleep(make, crew, endpoint, seed):
     stress(make, crew, endpoint, seed, 0.6 if seed < 2 else 2.0)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import omq
 from tests.support.hypothesis_profiles import examples
 
-SAYS = st.tuples(st.integers(0, 2), st.sampled_from(["want", "leave", "say", "say at length"]), st.sampled_from(b"abc"))
+STEPS = st.tuples(st.integers(0, 2), st.sampled_from(["want", "leave", "send", "send long"]), st.sampled_from(b"abc"))
 
 
 @contextlib.contextmanager
@@ -31,7 +31,7 @@ def _drained(xpub: omq.XPUB) -> list[bytes]:
     return got
 
 
-def test_a_peer_that_has_said_much_lets_the_others_have_their_turn() -> None:
+def test_a_peer_that_has_sent_much_lets_the_others_have_their_turn() -> None:
     with _linked(4, recv_hwm=0) as (xpub, (quiet, *busy)):
         for number in range(500):
             for name, peer in zip(b"ABC", busy, strict=True):
@@ -44,8 +44,8 @@ def test_a_peer_that_has_said_much_lets_the_others_have_their_turn() -> None:
         assert b"\1quiet, too" in soon
         rest = _drained(xpub)
         for name in b"ABC":
-            said = [body for body in soon + rest if body[0] == name]
-            assert said == [b"%c%d" % (name, number) for number in range(100, 500)]
+            sent = [body for body in soon + rest if body[0] == name]
+            assert sent == [b"%c%d" % (name, number) for number in range(100, 500)]
 
 
 def test_a_long_message_counts_for_several() -> None:
@@ -89,20 +89,20 @@ def test_a_message_does_not_overtake_what_its_peer_wanted_before() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"xpub_verbose": True}, {"xpub_verboser": True}], ids=str)
-def test_a_word_that_waits_for_room_is_undone_by_whoever_undoes_it(options: dict[str, bool]) -> None:
-    """Another peer's repetition of it, which could be told at once, would be all that the user hears."""
+def test_a_subscription_that_waits_for_room_is_undone_by_any_peer(options: dict[str, bool]) -> None:
+    """Another peer's repetition of it, which could be delivered at once, would be all that the user receives."""
     with _linked(2, recv_hwm=1, **options) as (xpub, (lags, other)):
         lags.subscribe(b"x")
         for peer in (lags, other):
             peer.subscribe(b"p")
         for peer in (lags, other):
             peer.unsubscribe(b"p")
-        heard = _drained(xpub)
-        assert heard[0] == b"\1x"
-        assert heard.count(b"\1p") == heard.count(b"\0p")
+        received = _drained(xpub)
+        assert received[0] == b"\1x"
+        assert received.count(b"\1p") == received.count(b"\0p")
 
 
-def test_a_peer_that_changes_its_mind_for_ever_costs_no_more_each_time() -> None:
+def test_a_peer_that_toggles_for_ever_costs_no_more_each_time() -> None:
     """A change that was queued, undone and queued again is queued once."""
 
     def toggle(prefixes: list[bytes]) -> float:
@@ -125,30 +125,30 @@ def test_a_peer_that_changes_its_mind_for_ever_costs_no_more_each_time() -> None
 @given(
     hwm=st.integers(1, 4),
     program=st.lists(
-        st.one_of(st.tuples(st.sampled_from(["want", "leave", "say"]), st.sampled_from(b"abcd")), st.none())
+        st.one_of(st.tuples(st.sampled_from(["want", "leave", "send"]), st.sampled_from(b"abcd")), st.none())
     ),
 )
-def test_what_one_peer_says_keeps_its_order_where_its_user_lags(hwm: int, program: list) -> None:
+def test_what_one_peer_sends_keeps_its_order_where_its_user_lags(hwm: int, program: list) -> None:
     with _linked(1, recv_hwm=hwm) as (xpub, (peer,)):
-        said, heard, held = [], [], set()
+        sent, received, held = [], [], set()
         for number, step in enumerate(program):
             if step is None:
                 with contextlib.suppress(omq.ReceiveTimeout):
-                    heard.append(xpub.recv(timeout=0))
+                    received.append(xpub.recv(timeout=0))
                 continue
             what, prefix = step
-            if what == "say":
-                said.append(b"say %d" % number)
-                peer.send(said[-1])
+            if what == "send":
+                sent.append(b"sent %d" % number)
+                peer.send(sent[-1])
             elif (what == "want") != (prefix in held):
                 held ^= {prefix}
-                said.append(b"%c%c" % (what == "want", prefix))
+                sent.append(b"%c%c" % (what == "want", prefix))
                 (peer.subscribe if what == "want" else peer.unsubscribe)(b"%c" % prefix)
-        heard += _drained(xpub)
-        rest = iter(said)
-        assert all(word in rest for word in heard), (said, heard)
+        received += _drained(xpub)
+        rest = iter(sent)
+        assert all(word in rest for word in received), (sent, received)
         known: set[int] = set()
-        for word in heard:
+        for word in received:
             if word[0] <= 1:
                 known ^= {word[1]}
         assert known == held
@@ -157,17 +157,17 @@ def test_what_one_peer_says_keeps_its_order_where_its_user_lags(hwm: int, progra
 @pytest.mark.parametrize("hwm", [0, 3])
 @pytest.mark.parametrize("verbose", [False, True])
 @examples(40)
-@given(program=st.lists(st.one_of(SAYS, st.just("take")), max_size=60))
+@given(program=st.lists(st.one_of(STEPS, st.just("take")), max_size=60))
 def test_the_order_of_each_peer_and_of_each_prefix(hwm: int, verbose: bool, program: list) -> None:
-    """Until it is undone a prefix is wanted: what the user hears of it makes sense in that order only."""
+    """Until it is undone a prefix is wanted: the user's messages about it make sense in that order only."""
     with _linked(3, recv_hwm=hwm, xpub_verboser=verbose) as (xpub, peers):
-        said: list[list[bytes]] = [[], [], []]
+        sent: list[list[bytes]] = [[], [], []]
         holders: dict[int, set[int]] = {prefix: set() for prefix in b"abc"}
-        heard = []
+        received = []
         for number, step in enumerate(program):
             if step == "take":
                 with contextlib.suppress(omq.ReceiveTimeout):
-                    heard.append(xpub.recv(timeout=0))
+                    received.append(xpub.recv(timeout=0))
                 continue
             peer, what, prefix = step
             if what == "want":
@@ -180,14 +180,14 @@ def test_the_order_of_each_peer_and_of_each_prefix(hwm: int, verbose: bool, prog
                 holders[prefix].discard(peer)
             else:
                 body = b"%d-%d" % (peer, number)
-                said[peer].append(body.ljust(5000) if what == "say at length" else body)
-                peers[peer].send(said[peer][-1])
-        heard += _drained(xpub)
-        for peer, bodies in enumerate(said):
-            got = [body for body in heard if body.startswith(b"%d-" % peer)]
+                sent[peer].append(body.ljust(5000) if what == "send long" else body)
+                peers[peer].send(sent[peer][-1])
+        received += _drained(xpub)
+        for peer, bodies in enumerate(sent):
+            got = [body for body in received if body.startswith(b"%d-" % peer)]
             assert got == (bodies if hwm == 0 else [body for body in bodies if body in got])
         for prefix in b"abc":
-            words = [body[0] for body in heard if body[1:] == b"%c" % prefix and body[0] <= 1]
+            words = [body[0] for body in received if body[1:] == b"%c" % prefix and body[0] <= 1]
             if not verbose:
                 assert words == [1, 0] * (len(words) // 2) + [1] * (len(words) % 2)
             if not (verbose and hwm):

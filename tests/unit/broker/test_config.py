@@ -113,7 +113,7 @@ FAULTS = {
         ["number 1", "max_message = 3", "did you mean max_messages?"],
     ),
     "count": ("[[topic]]\nname = 'a'\nmax_messages = 0", ["number 1", "max_messages = 0"]),
-    "true is no count": ("[[topic]]\nname = 'a'\nmax_bytes = true", ["max_bytes = true"]),
+    "true is not a count": ("[[topic]]\nname = 'a'\nmax_bytes = true", ["max_bytes = true"]),
     "seconds": ("[[topic]]\nname = 'a'\nmax_age = -1.5", ["max_age = -1.5"]),
     "endless seconds": ("[[topic]]\nname = 'a'\nmax_age = inf", ["max_age = inf"]),
     "deliveries of a broadcast": ("[[topic]]\nname = 'a'\nmax_deliveries = 3", ["max_deliveries = 3", "round-robin"]),
@@ -137,11 +137,11 @@ FAULTS = {
         "[[permission]]\nwho = '*'\ntopics = '*'\nmay = ['publish', 'drink']",
         ["[[permission]] number 1", "may", "'drink'"],
     ),
-    "who of nobody": (
+    "who without security": (
         "[[permission]]\nwho = 'alice'\ntopics = '*'\nmay = ['publish']",
         ["[[permission]] number 1", 'who = "alice"', "[security]"],
     ),
-    "who is no key": (
+    "who is not a key": (
         "[security]\nmechanism = 'curve'\nsecret_key_file = 'k'\n[[permission]]\nwho = 'al'\ntopics = '*'\nmay = []",
         ["[[permission]] number 1", 'who = "al"', "40 characters"],
     ),
@@ -253,9 +253,9 @@ def test_limits_and_heartbeat(tmp_path: Path) -> None:
 def test_limits_that_do_not_fit_are_named(tmp_path: Path, text: str, named: str) -> None:
     file = tmp_path / "broker.toml"
     file.write_text(text)
-    with pytest.raises(ConfigError, match=r"broker\.toml") as told:
+    with pytest.raises(ConfigError, match=r"broker\.toml") as caught:
         read_config(file)
-    assert named in str(told.value)
+    assert named in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "é" * 128, "a/b", "a\nb", "a\x7fb", "a\x85b", "\ud800"])

@@ -27,7 +27,7 @@ class Spy:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spy]:
+def run_command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spy]:
     """Runs the command with a fake server."""
     made: list[Spy] = []
 
@@ -49,8 +49,8 @@ def invoke(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, ["broker", *(str(argument) for argument in arguments)])
 
 
-def test_all_arguments(told: Callable[..., Spy], tmp_path: Path) -> None:
-    spy = told(
+def test_all_arguments(run_command: Callable[..., Spy], tmp_path: Path) -> None:
+    spy = run_command(
         *(
             tmp_path / "data",
             "--bind",
@@ -80,14 +80,14 @@ def test_all_arguments(told: Callable[..., Spy], tmp_path: Path) -> None:
     }
 
 
-def test_a_directory_is_enough(told: Callable[..., Spy], tmp_path: Path) -> None:
-    spy = told(tmp_path / "data")
+def test_a_directory_is_enough(run_command: Callable[..., Spy], tmp_path: Path) -> None:
+    spy = run_command(tmp_path / "data")
     assert spy.options["bind"] == (broker_module.DEFAULT_BIND,)
     assert (spy.options["sexp"], spy.options["http"], spy.options["topics"]) == (None, None, ())
-    assert told(tmp_path, "--sexp", "tcp://127.0.0.1:*").options["bind"] == ()
+    assert run_command(tmp_path, "--sexp", "tcp://127.0.0.1:*").options["bind"] == ()
 
 
-def test_options_override_the_file(told: Callable[..., Spy], tmp_path: Path) -> None:
+def test_options_override_the_file(run_command: Callable[..., Spy], tmp_path: Path) -> None:
     users, others = tmp_path / "users", tmp_path / "others"
     for path in (users, others):
         path.write_text("alice:secret\n")
@@ -99,7 +99,7 @@ def test_options_override_the_file(told: Callable[..., Spy], tmp_path: Path) -> 
         '[security]\nmechanism = "plain"\nusers_file = "users"\n'
         '[[permission]]\nwho = "alice"\ntopics = "*"\nmay = ["publish"]\n'
     )
-    alone = told("--config", path)
+    alone = run_command("--config", path)
     assert alone.directory is None
     assert alone.options["memory"] is True
     assert alone.options["bind"] == ("tcp://127.0.0.1:1",)
@@ -107,7 +107,7 @@ def test_options_override_the_file(told: Callable[..., Spy], tmp_path: Path) -> 
     assert isinstance(alone.options["security"], omq.PlainServer)
     assert alone.options["permissions"][0].who == "alice"
 
-    both = told(
+    both = run_command(
         *(tmp_path / "data", "--config", path, "--bind", "tcp://127.0.0.1:*", "--sexp", "tcp://127.0.0.1:*"),
         *("--http", "127.0.0.1:0", "--topic", "b:round-robin:strong", "--users-file", others),
     )
@@ -121,7 +121,7 @@ def test_options_override_the_file(told: Callable[..., Spy], tmp_path: Path) -> 
     )
 
 
-def test_security_of_the_command_line(told: Callable[..., Spy], tmp_path: Path) -> None:
+def test_security_of_the_command_line(run_command: Callable[..., Spy], tmp_path: Path) -> None:
     public, secret = omq.curve_keypair()
     key, allowed = tmp_path / "key", tmp_path / "allowed"
     key.write_bytes(secret)
@@ -129,14 +129,14 @@ def test_security_of_the_command_line(told: Callable[..., Spy], tmp_path: Path) 
     allowed.write_bytes(public + b" me\n")
     for mechanism in ([], ["--mechanism", "curve"]):
         files = ("--secret-key-file", str(key), "--authorized-keys-file", str(allowed))
-        server = told(tmp_path / "data", *mechanism, *files).options["security"]
+        server = run_command(tmp_path / "data", *mechanism, *files).options["security"]
         assert isinstance(server, omq.CurveServer)
         assert server.public_key == public
     path = tmp_path / "broker.toml"
     path.write_text(f'[security]\nmechanism = "curve"\nsecret_key_file = "{key}"\n')
-    assert told(tmp_path / "data", "--config", path, "--mechanism", "null").options["security"] is None
+    assert run_command(tmp_path / "data", "--config", path, "--mechanism", "null").options["security"] is None
     # The file's key serves on, next to the keys of the command line.
-    server = told(tmp_path / "data", "--config", path, "--authorized-keys-file", allowed).options["security"]
+    server = run_command(tmp_path / "data", "--config", path, "--authorized-keys-file", allowed).options["security"]
     assert server.public_key == public
 
 

@@ -140,6 +140,6 @@ def test_a_usual_build_does_not_count() -> None:
         Allocations().start()
 
 
-def test_stop_without_start_says_so() -> None:
+def test_stop_without_start_is_refused() -> None:
     with pytest.raises(omq.StateError, match="not being counted"):
         Allocations().stop()

@@ -161,5 +161,5 @@ def test_every_call_is_one_step():
     def counted():
         len("")
 
-    moments(counted)  # Python 3.13 tells of a function's instructions from its second run on
+    moments(counted)  # Python 3.13 reports a function's instructions from its second run on
     assert moments(counted)

@@ -75,7 +75,7 @@ def test_a_closed_one_is_silent(bell):
     assert bell.fd == -1
 
 
-def test_one_that_is_opened_again_is_heard(bell):
+def test_a_bell_that_is_opened_again_rings(bell):
     """A thread that did not come up has closed it; the next one has the same."""
     called = []
     bell.close()

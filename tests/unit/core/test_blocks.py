@@ -118,7 +118,7 @@ def test_names_of_headers_may_be_any_text() -> None:
     assert blocks.check(blocks.encode_record(b"", None, headers)) == 1
 
 
-def test_a_body_above_the_limit_is_told_apart() -> None:
+def test_a_body_above_the_limit_is_distinguished() -> None:
     records = blocks.encode([b"ab", b"abc"])
     assert blocks.check(records, 3) == 2
     with pytest.raises(blocks.BodyTooLarge, match="record 1"):

@@ -111,7 +111,7 @@ async def send_all(core, messages):
 
 
 @framed
-async def test_commands_leave_among_messages_and_are_heard_at_once(codecs):
+async def test_commands_leave_among_messages_and_are_handled_at_once(codecs):
     with Joined(codecs()) as link:
         for number in range(3):
             await link.near.send(b"%d" % number)
@@ -133,7 +133,7 @@ async def test_a_ping_is_answered(codecs):
 
 
 @framed
-async def test_commands_behind_messages_that_nobody_takes_keep_no_memory(codecs):
+async def test_commands_behind_messages_that_are_not_taken_keep_no_memory(codecs):
     """The waiting commands are cut out from among them."""
     with Joined(codecs()) as link:
         await link.near.send(b"waits")
@@ -281,7 +281,7 @@ async def test_raw_octets_are_taken_as_they_come():
 
 
 @pytest.mark.parametrize("asks", [False, True], ids=["server", "client"])
-async def test_codecs_have_words_for_each_other_that_nobody_else_hears(asks):
+async def test_codecs_exchange_control_frames_that_no_session_gets(asks):
     """WebSocket's PING and PONG are such commands."""
     codecs = Web(as_client=False), Web(as_client=True)
     with Joined(codecs) as link:
@@ -294,7 +294,7 @@ async def test_codecs_have_words_for_each_other_that_nobody_else_hears(asks):
         assert await link.far.recv(timeout=5) == b"message"
 
 
-async def test_a_peer_may_say_that_it_ends_here():
+async def test_a_peer_may_announce_its_end():
     with Joined(web()) as link:
         await link.near.send(b"last")
         link.ours.peer.control(Web.word(Web.CLOSE, b""))

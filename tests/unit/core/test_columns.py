@@ -213,12 +213,12 @@ def test_a_part_of_a_column_is_read() -> None:
     assert (data, row) == (encode_record(b"bb") + encode_record(b"ccc"), 2)
 
 
-def test_at_most_so_many_records_are_made_at_once() -> None:
+def test_the_number_of_records_made_at_once_is_bounded() -> None:
     assert encode_columns(strings([b"x"] * 10), 0, 1000, most=4)[1] == 4
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "error"),
     [
         (lambda: Strings(ends_of([1]), b"ab", 2), "ends: must cover"),
         (lambda: Strings(ends_of([1, 1]), b"ab", 2, valid=b""), "valid: must cover"),
@@ -238,8 +238,8 @@ def test_at_most_so_many_records_are_made_at_once() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_told(make: Any, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_what_does_not_fit_is_raised(make: Any, error: str) -> None:
+    with pytest.raises(ValueError, match=error):
         make()
 
 
@@ -247,7 +247,7 @@ def heads(counts: list[int], names: list[bytes], values: list[bytes | None]) -> 
     return Strings(ends_of(counts), None, len(counts), counts=True), strings([*names]), strings(values)
 
 
-def test_a_large_body_is_told_once_its_turn_comes() -> None:
+def test_a_large_body_is_reported_once_its_turn_comes() -> None:
     bodies = strings([b"a", b"four"])
     data, row = encode_columns(bodies, 0, 1000, limit=3)
     assert (data, row) == (encode_record(b"a"), 1)

@@ -18,14 +18,14 @@ def command(name, data=b""):
 
 
 class Watchful(Session):
-    """Counts how often it is told that commands wait; looks when it is asked to."""
+    """Counts how often it is notified that commands wait; looks when it is asked to."""
 
     def __init__(self):
         super().__init__()
-        self.told = 0
+        self.notified = 0
 
     def on_restrained(self, _):
-        self.told += 1
+        self.notified += 1
 
 
 class Tcp(Driven):
@@ -63,15 +63,15 @@ class Tcp(Driven):
         self.cut = ONE[sent % len(ONE) :] if sent % len(ONE) else b""
         return sent // len(ONE)
 
-    def heard_now(self):
+    def received_now(self):
         """The same, of a peer whose calls wait."""
         self.theirs.setblocking(False)
         try:
-            return self.heard()
+            return self.received()
         finally:
             self.theirs.settimeout(10)
 
-    def heard(self):
+    def received(self):
         """Returns the bytes that the peer has received, if any."""
         try:
             return self.theirs.recv(65536)
@@ -83,7 +83,7 @@ async def test_commands_leave_at_once_while_our_kernel_has_room():
     with Tcp() as core:
         core.peer.control(command(b"SUBSCRIBE", b"a"))
         assert await core.read(core.theirs, 13) == command(b"SUBSCRIBE", b"a")
-        assert core.session.told == 0
+        assert core.session.notified == 0
 
 
 async def test_commands_leave_while_the_peer_sends_if_our_kernel_has_room_for_a_moment():
@@ -91,12 +91,12 @@ async def test_commands_leave_while_the_peer_sends_if_our_kernel_has_room_for_a_
         core.peer.pause()
         core.theirs.sendall(ONE)
         core.peer.control(command(b"SUBSCRIBE", b"a"))
-        assert core.heard_now() == b""
-        assert core.session.told == 1
+        assert core.received_now() == b""
+        assert core.session.notified == 1
         core.theirs.sendall(ONE)  # it is still speaking
         await asyncio.sleep(0.01)
         assert core.peer.look_again()
-        assert core.heard_now() == b""
+        assert core.received_now() == b""
         assert not core.peer.look_again()
         assert await core.read(core.theirs, 13) == command(b"SUBSCRIBE", b"a")
 
@@ -111,16 +111,16 @@ async def test_commands_wait_until_everything_is_read_and_keep_their_order():
         core.peer.control(command(b"PONG", b"new"))
         assert not core.peer.probe(command(b"PING", b"\0\0"))
         for _ in range(count):
-            assert core.heard() == b""
+            assert core.received() == b""
             await core.recv()
-        assert core.session.told == 1  # it is to look
-        assert core.heard() == b""
+        assert core.session.notified == 1  # it is to look
+        assert core.received() == b""
         await until(lambda: not core.peer.look_again())
         await asyncio.sleep(0)
-        assert core.heard() == command(b"PONG", b"new") + b"".join(waiting)
+        assert core.received() == command(b"PONG", b"new") + b"".join(waiting)
         # There is room again.
         core.peer.control(command(b"PONG"))
-        assert core.heard() == command(b"PONG")
+        assert core.received() == command(b"PONG")
 
 
 async def test_commands_are_dropped_if_the_end_comes_first():
@@ -141,7 +141,7 @@ async def test_subscriptions_do_not_wait_for_ever_behind_a_stream_that_never_pau
         core.peer.control(command(b"SUBSCRIBE", b"a"))
         rest = core.cut
         taken = 0
-        while not (said := core.heard()):
+        while not (sent_frame := core.received()):
             await core.recv()
             taken += 1
             while True:  # the peer is always ahead
@@ -149,7 +149,7 @@ async def test_subscriptions_do_not_wait_for_ever_behind_a_stream_that_never_pau
                     rest = rest[core.theirs.send(rest or ONE) :] if rest else ONE[core.theirs.send(ONE) :]
                 except BlockingIOError:
                     break
-        assert said == command(b"SUBSCRIBE", b"a")
+        assert sent_frame == command(b"SUBSCRIBE", b"a")
         assert 4_000_000 < taken * 1000 < 6_000_000
 
 
@@ -158,7 +158,7 @@ async def test_what_waits_is_bounded():
         await core.flood()
         frame = command(b"SUBSCRIBE", bytes(100_000))
         waiting = 0
-        while not core.heard():
+        while not core.received():
             core.peer.control(frame)
             waiting += 1
         assert 80 < waiting < 90
@@ -173,4 +173,4 @@ async def test_commands_end_with_the_connection(how):
         core.peer.control(command(b"PONG"))
         assert not core.peer.probe(command(b"PING", b"\0\0"))
         assert not core.peer.look_again()
-        assert core.heard() == b""
+        assert core.received() == b""

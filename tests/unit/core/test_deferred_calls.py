@@ -36,7 +36,7 @@ def test_what_is_set_is_called_once_a_moment_later(deferred_calls: DeferredCalls
     assert not readable(deferred_calls, 0.05)
 
 
-def test_what_is_taken_back_is_not_called_and_wakes_nobody(deferred_calls: DeferredCalls) -> None:
+def test_what_is_taken_back_is_not_called_and_wakes_no_thread(deferred_calls: DeferredCalls) -> None:
     called: list[int] = []
 
     def first() -> None:

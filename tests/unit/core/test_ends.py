@@ -63,7 +63,7 @@ LONG = 150  # bytes of a write that is refused: what gathers is longer than one 
 class Filter(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("program", ctypes.c_void_p)]
 
-def refuse(seccomp, number, answer):  # seccomp(2), for all threads: sendto with more than so many bytes
+def refuse(seccomp, number, answer):  # seccomp(2), for all threads: sendto with more than LONG bytes
     steps = [
         (0x20, 0, 0, 0), (0x15, 0, 3, number),
         (0x20, 0, 0, 16 + 8 * 2), (0x35, 0, 1, LONG),
@@ -104,7 +104,7 @@ def test_the_flusher_forgets_a_connection_that_the_garbage_collector_takes():
 
 @pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="the number of sendto is another")
 @pytest.mark.parametrize("number", [errno.ENOBUFS, errno.ENOMEM, errno.EPERM], ids=errno.errorcode.get)
-def test_a_write_of_the_flusher_that_fails_ends_the_connection_and_is_told(number):
+def test_a_write_of_the_flusher_that_fails_ends_the_connection_and_is_reported(number):
     done = run(FAILURE, str(number), os.uname().machine)
     if "no filters here" in done.stderr:
         pytest.skip("the system takes no seccomp filters")

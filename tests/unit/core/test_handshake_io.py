@@ -117,7 +117,7 @@ def test_a_reader_is_called_until_it_is_taken_out(loop, pair):
     assert not loop.watched
 
 
-def test_a_reader_that_raises_keeps_nobody_from_being_served(loop, pair):
+def test_a_reader_that_raises_keeps_no_other_from_being_served(loop, pair):
     ours, theirs = pair
     poller = loop.poller()
     poller.open()
@@ -155,7 +155,7 @@ def test_a_reader_that_ends_another_one_is_the_last_of_it(loop, pair):
     poller.close()
 
 
-def test_a_set_that_nobody_watches_is_none(pair):
+def test_a_poller_that_is_refused_stays_closed(pair):
     def refuse(fd: int, reader: object) -> None:
         raise OSError("no room")
 

@@ -24,10 +24,10 @@ def test_a_lock_is_free_when_a_handler_has_raised_in_what_others_left_to_do():
     one, other = Pipe(None, None, 0, None, lock), Pipe(None, None, 0, None)
     one.join(other)
     send_queue.add(one)
-    heard = []
+    commands = []
 
     def interrupted():
-        heard.append(send_queue.subscriptions())
+        commands.append(send_queue.subscriptions())
         raise KeyboardInterrupt
 
     send_queue.listen(interrupted, lambda *_: None)
@@ -43,7 +43,7 @@ def test_a_lock_is_free_when_a_handler_has_raised_in_what_others_left_to_do():
 
     def free():
         with lock:
-            assert heard == [1]
+            assert commands == [1]
 
     elsewhere(free)
     one.arrive()

@@ -52,7 +52,7 @@ def test_the_empty_prefix_matches_everything(matcher):
     assert not matcher.matches_any(b"x")
 
 
-def test_additions_and_removals_tell_what_changed(matcher):
+def test_additions_and_removals_return_what_changed(matcher):
     assert matcher.add(b"t", 0) == FOR_EVERYONE
     assert matcher.add(b"t", 0) == COUNTED
     assert matcher.add(b"t", 1) == FOR_SLOT
@@ -97,7 +97,7 @@ def test_count_and_prefixes_name_exact_subscriptions(matcher):
     assert len(matcher) == 3
 
 
-def test_removing_a_slot_names_the_prefixes_that_nobody_holds_any_more(matcher):
+def test_removing_a_slot_names_the_prefixes_without_a_holder(matcher):
     for prefix in (b"z", b"shared", b"", b"a"):
         matcher.add(prefix, 1)
         matcher.add(prefix, 1)

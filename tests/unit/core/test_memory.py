@@ -69,7 +69,7 @@ async def test_idle_connections_cost_little(make, tmp_path, descriptors, kind):
         gc.collect()
         if SANITIZED:
             return
-        # A slab that is kept counts with all its pages, also with those that nobody has touched.
+        # A slab that is kept counts with all its pages, also with those that were never touched.
         for now, then in zip(held(), before, strict=True):
             assert (now - then) / CONNECTIONS < LIMIT
     finally:

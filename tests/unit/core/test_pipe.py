@@ -1,4 +1,4 @@
-"""inproc: what one end tells the other, in another thread."""
+"""inproc: what one end sends the other, in another thread."""
 
 import pytest
 
@@ -9,13 +9,13 @@ from tests.support.bare_connection import Driven
 
 
 def elsewhere():
-    """The bell of a loop in another thread, which looks when the test says so."""
+    """The bell of a loop in another thread, which looks when the test calls for it."""
     bell = Bell()
     bell.open()
     return bell
 
 
-async def test_an_arrival_is_told_in_the_loop_that_it_is_for():
+async def test_an_arrival_is_reported_in_the_loop_that_it_is_for():
     bell = elsewhere()
     with Driven() as core:
         receiver, sender = Pipe(None, core.recv_queue, 0, bell), Pipe(None, None, 0, None)

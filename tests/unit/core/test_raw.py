@@ -50,7 +50,7 @@ async def test_bytes_come_in_order_and_no_read_brings_more_than_a_chunk(size):
         assert core.session.peer.messages_in == len(found)
 
 
-async def test_reads_that_nobody_takes_stay_apart_and_in_order():
+async def test_reads_that_are_not_taken_stay_apart_and_in_order():
     with Driven() as core:
         other = link(core)
         sizes = [1, 3, 300, 5000, 1, CHUNK, 7, CHUNK + 5, 2] * 5

@@ -33,7 +33,7 @@ SILENCE_S = 0.4  # seconds in which a look would have come
 
 
 class Owner:
-    """A connection whose owner reads when the test says so, and its peer.
+    """A connection whose owner reads when the test calls for it, and its peer.
 
     Args:
         family: Of the two sockets.
@@ -67,7 +67,7 @@ class Owner:
         self.lost.append(reason)
         self.peer.close()
 
-    def say(self, frames: bytes) -> None:
+    def send_frames(self, frames: bytes) -> None:
         """The peer sends frames, sealed if the traffic is."""
         if self.theirs is None:
             self.far.sendall(frames)
@@ -79,7 +79,7 @@ class Owner:
             self.far.sendall(encode_frame(body))
             frames = frames[2 + size :]
 
-    def hear(self, size: int) -> bytes:
+    def receive(self, size: int) -> bytes:
         """Returns what the peer gets, in the clear."""
         if self.theirs is not None:
             head = self.far.recv(2, socket.MSG_WAITALL)
@@ -88,7 +88,7 @@ class Owner:
             return bytes((4, len(found[1]))) + found[1]
         return self.far.recv(size, socket.MSG_WAITALL)
 
-    def is_told_nothing(self) -> bool:
+    def receives_nothing(self) -> bool:
         self.far.settimeout(SILENCE_S)
         try:
             return self.far.recv(1) == b""
@@ -127,47 +127,47 @@ def owners() -> Iterator[list[Owner]]:
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["clear", "sealed"])
-def test_pings_are_answered_while_nobody_reads(family, owners, sealed):
+def test_pings_are_answered_while_no_call_reads(family, owners, sealed):
     owners.append(owner := Owner(family, sealed=sealed))
     for context in (b"", b"one", b"x" * 16):
-        owner.say(ping(0, context))
-        assert owner.hear(len(pong(context))) == pong(context)
+        owner.send_frames(ping(0, context))
+        assert owner.receive(len(pong(context))) == pong(context)
     owner.poller.dispatch()
     assert owner.peer.pings == 3
-    assert owner.is_told_nothing()
+    assert owner.receives_nothing()
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["clear", "sealed"])
 def test_a_ping_behind_messages_is_answered_and_they_stay(family, owners, sealed):
     owners.append(owner := Owner(family, sealed=sealed))
     for _ in range(3):
-        owner.say(encode_frame(b"a message") * 5 + ping(0, b"!"))
-        assert owner.hear(len(pong(b"!"))) == pong(b"!")
+        owner.send_frames(encode_frame(b"a message") * 5 + ping(0, b"!"))
+        assert owner.receive(len(pong(b"!"))) == pong(b"!")
     owner.poller.dispatch()
     assert owner.peer.messages_in == 15
-    assert owner.is_told_nothing()
+    assert owner.receives_nothing()
 
 
 @pytest.mark.alone
-def test_pings_are_answered_in_their_rhythm_for_as_long_as_nobody_reads(family, owners):
+def test_pings_are_answered_in_their_rhythm_for_as_long_as_no_call_reads(family, owners):
     """Longer than a peer would wait that gives itself three of its intervals."""
     owners.append(owner := Owner(family))
     gap, slowest = 0.1, 0.0
     for _ in range(12):
         time.sleep(gap)
         begun = time.monotonic()
-        owner.say(ping(0, b"now"))
-        assert owner.hear(len(pong(b"now"))) == pong(b"now")
+        owner.send_frames(ping(0, b"now"))
+        assert owner.receive(len(pong(b"now"))) == pong(b"now")
         slowest = max(slowest, time.monotonic() - begun)
     assert slowest < 3 * gap
 
 
 def test_what_is_read_before_is_answered_by_who_reads(family, owners):
     owners.append(owner := Owner(family))
-    owner.say(ping(0, b"read"))
+    owner.send_frames(ping(0, b"read"))
     owner.poller.dispatch()
-    assert owner.hear(len(pong(b"read"))) == pong(b"read")
-    assert owner.is_told_nothing()
+    assert owner.receive(len(pong(b"read"))) == pong(b"read")
+    assert owner.receives_nothing()
 
 
 @pytest.mark.parametrize("cut", [1, 3, 60])
@@ -175,10 +175,10 @@ def test_read_ahead_begins_where_the_next_frame_begins(family, owners, cut):
     """Half of a frame has been read: the bytes of a PING within it are data."""
     owners.append(owner := Owner(family))
     frame = encode_frame(b"head" + ping(0, b"false") * 10)
-    owner.say(frame[:cut])
+    owner.send_frames(frame[:cut])
     owner.poller.dispatch()
-    owner.say(frame[cut:] + ping(0, b"true"))
-    assert owner.hear(len(pong(b"true"))) == pong(b"true")
+    owner.send_frames(frame[cut:] + ping(0, b"true"))
+    assert owner.receive(len(pong(b"true"))) == pong(b"true")
     owner.poller.dispatch()
     assert owner.peer.messages_in == 1
 
@@ -187,9 +187,9 @@ def test_read_ahead_begins_where_the_next_frame_begins(family, owners, cut):
 def test_a_peer_that_has_closed_is_not_written_to(owners):
     """The answer would be a reset, which destroys what its kernel still holds."""
     owners.append(owner := Owner(socket.AF_INET))
-    owner.say(encode_frame(b"last words") + ping(0))
+    owner.send_frames(encode_frame(b"last words") + ping(0))
     owner.far.shutdown(socket.SHUT_WR)
-    assert owner.is_told_nothing()
+    assert owner.receives_nothing()
 
 
 @pytest.mark.alone  # all is there before anybody looks
@@ -207,7 +207,7 @@ def test_a_peer_whose_messages_do_not_fit_any_more_is_not_written_to(owners):
     time.sleep(0.05)  # its kernel goes on to send until ours is full
     while os.read(owner.far.fileno(), 65536) if readable(owner.far) else False:
         pass  # what was answered before
-    assert owner.is_told_nothing()
+    assert owner.receives_nothing()
 
 
 def readable(sock: socket.socket) -> bool:

@@ -73,13 +73,13 @@ class Owner:
         assert body is not None
         return encode_frame(body)
 
-    def hear(self, data: bytes, piece: int = 50_000) -> None:
+    def receive(self, data: bytes, piece: int = 50_000) -> None:
         """Bytes arrive."""
         for at in range(0, len(data), piece):
             self.far.sendall(data[at : at + piece])
             self.poller.dispatch()
 
-    def said(self, count: int) -> list[tuple[int, bytes]]:
+    def sent_frames(self, count: int) -> list[tuple[int, bytes]]:
         """The next frames that the connection has written, opened."""
         decoder, found = FrameDecoder(), []
         while len(found) < count:
@@ -98,7 +98,7 @@ class Owner:
 def test_messages_of_every_size_arrive(piece: int) -> None:
     owner = Owner()
     payloads = [bytes([size % 251]) * size for size in SIZES if size * 7 < 500_000 or piece > 7]
-    owner.hear(b"".join(owner.sealed(one) for one in payloads), piece)
+    owner.receive(b"".join(owner.sealed(one) for one in payloads), piece)
     assert owner.messages == [[one] for one in payloads]
     assert owner.lost == []
 
@@ -108,11 +108,11 @@ def test_neighbours_of_every_size_leave_each_other_alone(sizes: range) -> None:
     # Short frames are opened with what stands behind them in view, or, where nothing does, by themselves.
     owner = Owner()
     payloads = [bytes([number % 251]) * size for size in sizes for number in range(3)]
-    owner.hear(b"".join(owner.sealed(one) for one in payloads))
+    owner.receive(b"".join(owner.sealed(one) for one in payloads))
     assert owner.messages == [[one] for one in payloads]
     alone = [bytes([size % 251]) * size for size in sizes]
     for one in alone:
-        owner.hear(owner.sealed(one))
+        owner.receive(owner.sealed(one))
     assert owner.messages[len(payloads) :] == [[one] for one in alone]
     assert owner.lost == []
 
@@ -123,7 +123,7 @@ def test_a_forged_frame_gives_nothing_and_neither_does_what_follows(size: int, f
     owner = Owner()
     good, forged = owner.sealed(b"good"), bytearray(owner.sealed(bytes(size)))
     forged[-1] ^= 1
-    owner.hear(good + forged + b"".join(owner.sealed(bytes(size)) for _ in range(followers)))
+    owner.receive(good + forged + b"".join(owner.sealed(bytes(size)) for _ in range(followers)))
     assert owner.messages == [[b"good"]]
     (reason,) = owner.lost
     assert "a MESSAGE whose box does not open" in str(reason)
@@ -133,7 +133,7 @@ def test_parts_and_commands_between_them() -> None:
     owner = Owner()
     wire = owner.sealed(b"one", MORE) + owner.sealed(b"\4PINGxx", COMMAND) + owner.sealed(bytes(300), MORE)
     wire += owner.sealed(b"\4PING" + bytes(40_000), COMMAND) + owner.sealed(bytes(40_000))
-    owner.hear(wire)
+    owner.receive(wire)
     assert owner.messages == [[b"one", bytes(300), bytes(40_000)]]
     assert owner.commands == [b"\4PINGxx", b"\4PING" + bytes(40_000)]
 
@@ -143,7 +143,7 @@ def test_a_command_frame_around_it_is_taken_too() -> None:
     owner = Owner()
     body = owner.theirs.seal(b"either way")
     assert body is not None
-    owner.hear(encode_frame(body, command=True))
+    owner.receive(encode_frame(body, command=True))
     assert owner.messages == [[b"either way"]]
 
 
@@ -153,17 +153,17 @@ def test_messages_leave_in_every_size() -> None:
     for one in payloads:
         owner.peer.send_parts([one])
         owner.peer.flush_now()
-        assert owner.said(1) == [(0, one)]
+        assert owner.sent_frames(1) == [(0, one)]
 
 
 def test_control_frames_are_sealed() -> None:
     owner = Owner()
     owner.peer.control(ping(1, b"ctx") + encode_frame(b"\1topic"))
-    assert owner.said(2) == [(COMMAND, b"\4PING\0\1ctx"), (0, b"\1topic")]
+    assert owner.sent_frames(2) == [(COMMAND, b"\4PING\0\1ctx"), (0, b"\1topic")]
 
 
 def refused(owner: Owner, data: bytes, match: str) -> None:
-    owner.hear(owner.sealed(b"good") + data)
+    owner.receive(owner.sealed(b"good") + data)
     assert owner.messages == [[b"good"]], "what came before stays"
     assert len(owner.lost) == 1
     assert match in str(owner.lost[0])
@@ -173,8 +173,8 @@ def refused(owner: Owner, data: bytes, match: str) -> None:
 def test_a_message_replayed_1189(size: int) -> None:
     owner = Owner()
     first = owner.sealed(bytes(size))
-    owner.hear(first)
-    owner.hear(first)
+    owner.receive(first)
+    owner.receive(first)
     assert owner.messages == [[bytes(size)]]
     assert "replayed or reordered" in str(owner.lost[0])
 
@@ -182,10 +182,10 @@ def test_a_message_replayed_1189(size: int) -> None:
 @pytest.mark.parametrize("size", [0, 10, 40_000, 200_000])
 def test_a_message_altered(size: int) -> None:
     owner = Owner()
-    owner.hear(owner.sealed(b"good"))
+    owner.receive(owner.sealed(b"good"))
     broken = bytearray(owner.sealed(bytes(size)))
     broken[-1] ^= 1
-    owner.hear(bytes(broken))
+    owner.receive(bytes(broken))
     assert owner.messages == [[b"good"]]
     assert "does not open" in str(owner.lost[0])
 
@@ -204,7 +204,7 @@ def test_reserved_flags() -> None:
     for flags in (3, 4, 0x80):
         owner = Owner()
         good = owner.sealed(b"good")
-        owner.hear(good + owner.sealed(b"evil", flags))
+        owner.receive(good + owner.sealed(b"evil", flags))
         assert owner.messages == [[b"good"]]
         assert "reserved flags" in str(owner.lost[0])
 
@@ -212,20 +212,20 @@ def test_reserved_flags() -> None:
 @pytest.mark.parametrize("size", [1001, 40_000])
 def test_too_large(size: int) -> None:
     owner = Owner(size=1000)
-    owner.hear(owner.sealed(bytes(1000)) + owner.sealed(bytes(size)))
+    owner.receive(owner.sealed(bytes(1000)) + owner.sealed(bytes(size)))
     assert owner.messages == [[bytes(1000)]]
     assert "max_message_size=1000" in str(owner.lost[0])
 
 
 def test_an_announcement_of_more_than_anything_may_have() -> None:
     owner = Owner(size=1000)
-    owner.hear(b"\2" + (1 << 40).to_bytes(8, "big"))
+    owner.receive(b"\2" + (1 << 40).to_bytes(8, "big"))
     assert "max_message_size=1000" in str(owner.lost[0])
 
 
 def test_too_many_parts() -> None:
     owner = Owner(parts=2)
-    owner.hear(b"".join(owner.sealed(b"", MORE) for _ in range(3)))
+    owner.receive(b"".join(owner.sealed(b"", MORE) for _ in range(3)))
     assert "max_parts=2" in str(owner.lost[0])
 
 
@@ -233,7 +233,7 @@ def test_the_last_nonce_ends_the_connection() -> None:
     owner = Owner(sent=2**64 - 2)
     owner.peer.send_parts([b"last"])
     owner.peer.flush_now()
-    assert owner.said(1) == [(0, b"last")]
+    assert owner.sent_frames(1) == [(0, b"last")]
     owner.peer.send_parts([b"one too many"])
     owner.peer.flush_now()
     owner.poller.dispatch()
@@ -276,10 +276,10 @@ def starve(size: int) -> None:
                 sent += owner.far.send(memoryview(wire)[sent : sent + 50_000])
                 owner.poller.dispatch()
         except (MemoryError, BlockingIOError):
-            pass  # ours, or nobody reads any more
+            pass  # ours, or the reader has stopped
         finally:
             testing.remove_mem_hooks()
-        owner.hear(b"")
+        owner.receive(b"")
         owner.poller.dispatch()
         everything = [[b"before"], [bytes(size)], [b"behind"]]
         assert owner.messages == everything[: len(owner.messages)]

@@ -228,7 +228,7 @@ def over_tcp(core):
     yield session, theirs
 
 
-async def test_say_goodbye_reads_on_so_that_nothing_is_reset():
+async def test_half_close_reads_on_so_that_nothing_is_reset():
     """Closing over unread bytes resets, and a reset destroys what the peer has not got yet."""
     with Driven() as core, over_tcp(core) as (session, theirs):
         theirs.sendall(wire([b"unread"]) * 1000)
@@ -287,7 +287,7 @@ async def test_a_message_that_memory_is_short_for_is_not_sent_in_part(little_mem
 
 
 @needs_address_space
-async def test_the_callers_memory_is_not_read_when_there_is_none_to_copy_the_rest_into(little_memory):
+async def test_the_callers_memory_is_not_read_without_memory_for_the_rest(little_memory):
     with Driven() as core:
         other = core.link()
         mine = bytearray(MUCH)

@@ -186,7 +186,7 @@ async def test_a_handshake_that_is_late_because_of_us_is_finished(make):
 
 
 @on_both_loops
-async def test_the_time_is_up_for_a_peer_that_says_nothing_more(make):
+async def test_the_time_is_up_for_a_peer_that_sends_nothing_more(make):
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*", handshake_timeout=0.1)
     await is_over(await answered(pull.endpoints[0]))
 
@@ -332,7 +332,7 @@ async def test_no_more_than_max_connections_are_kept(make, endpoint, reports):
     assert await surplus.read_all(timeout=5) == b""
     surplus.close()
     assert any("max_connections=2" in reason for kind, _, reason in reports if kind == "accept_failed")
-    # One that goes makes room: who has been turned away comes again by himself.
+    # A connection that ends makes room: a refused client connects again by itself.
     reports.clear()
     late = make(omq.PUSH, connect=pull.endpoints[0], reconnect_interval=0.01)
     await until(lambda: sum(kind == "accept_failed" for kind, _, _ in reports) >= 2)

@@ -138,8 +138,8 @@ async def test_an_address_that_refuses_costs_nothing(make, names):
     """The next one is tried at once, and not after its quarter of a second."""
     pull = make(omq.PULL, bind="tcp://127.0.0.3:*")
     port = int(pull.endpoints[0].rpartition(":")[2])
-    with held("127.0.0.1", "127.0.0.2") as nobody:
-        names["refusing.example"] = [("127.0.0.1", nobody), ("127.0.0.2", nobody), ("127.0.0.3", port)]
+    with held("127.0.0.1", "127.0.0.2") as refusing_port:
+        names["refusing.example"] = [("127.0.0.1", refusing_port), ("127.0.0.2", refusing_port), ("127.0.0.3", port)]
         begun = time.monotonic()
         push = make(omq.PUSH, connect=f"tcp://refusing.example:{port}")
         await push.wait_connected(timeout=5)
@@ -213,10 +213,14 @@ async def test_stop_ends_a_race_and_leaves_nothing(make, names, monkeypatch):
         await asyncio.wait_for(push.close(linger=0), 2)
 
 
-async def test_when_every_address_fails_the_report_says_the_most_telling_reason(make, names, reports):
-    with held("127.0.0.1", "127.0.0.2") as nobody:
-        names["lost.example"] = [("127.0.0.1", nobody), ("255.255.255.255", nobody), ("127.0.0.2", nobody)]
-        make(omq.PUSH, connect=f"tcp://lost.example:{nobody}", reconnect_interval=None)
+async def test_when_every_address_fails_the_report_has_the_most_useful_reason(make, names, reports):
+    with held("127.0.0.1", "127.0.0.2") as refusing_port:
+        names["lost.example"] = [
+            ("127.0.0.1", refusing_port),
+            ("255.255.255.255", refusing_port),
+            ("127.0.0.2", refusing_port),
+        ]
+        make(omq.PUSH, connect=f"tcp://lost.example:{refusing_port}", reconnect_interval=None)
         await until(lambda: any(event[0] == "connect_failed" for event in reports))
     (failure,) = [event[2] for event in reports if event[0] == "connect_failed"]
     assert "refused" not in failure.lower()
@@ -248,7 +252,7 @@ async def _moves(make, monkeypatch, port):
 
 
 @on_both_loops
-async def test_a_name_that_nobody_knows_is_asked_for_again(make, reports):
+async def test_an_unknown_name_is_resolved_again(make, reports):
     push = make(omq.PUSH, connect="tcp://no-such-host.invalid:1", **FAST)
     await until(lambda: sum(event[0] == "connect_failed" for event in reports) >= 2)
     assert push.peers == []
@@ -322,11 +326,11 @@ async def test_running_out_of_descriptors_is_survived(make, monkeypatch, reports
     assert sum(event[0] == "connect_failed" for event in reports) == 3
 
 
-# Where nobody listens
+# Without a listener
 
 
 @on_both_loops
-async def test_a_connection_that_leads_to_itself_is_none(make, reports, free_port):
+async def test_a_connection_that_leads_to_itself_is_dropped(make, reports, free_port):
     """A client may be given the very port that it dials (RFC 9293, 3.5): it would shake hands with itself."""
     dealer = make(omq.DEALER, connect=f"tcp://127.0.0.1:{free_port};127.0.0.1:{free_port}", **FAST)
     await until(lambda: sum("led to itself" in event[2] for event in reports if event[0] == "connect_failed") >= 3)

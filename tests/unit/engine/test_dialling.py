@@ -293,17 +293,17 @@ async def test_a_dialer_without_reconnects_gives_up(make, free_place):
 
 
 async def test_a_peer_that_has_just_gone_is_dialled_again(make, free_place):
-    """The end of the connection has been read; that the engine hears of it is on its way."""
+    """The end of the connection has been read; the engine's notification is on its way."""
     pull, push = await make.linked(omq.PULL, omq.PUSH, free_place, **FAST)
     where = pull.endpoints[0]
     (session,) = push._engine.sessions
-    heard, session.on_lost = session.on_lost, lambda reason: None
+    notify_lost, session.on_lost = session.on_lost, lambda reason: None
     pull.stop()
     await until(lambda: session.peer.lost)
     await push.send(b"x")
     push.disconnect(where)
     again = make(omq.PULL, bind=where)
-    heard(None)
+    notify_lost(None)
     assert await again.recv(timeout=5) == b"x"
 
 
@@ -327,10 +327,10 @@ async def test_what_the_other_end_of_a_pipe_had_can_be_taken(make, inproc):
     client = make(omq.DEALER)
     await visit(client, inproc, b"x")
     server = make(omq.DEALER)
-    await server.send(b"for whoever comes")
+    await server.send(b"for the next peer")
     server.bind(inproc)
     assert await server.recv(timeout=5) == b"x"
-    assert await client.recv(timeout=5) == b"for whoever comes"
+    assert await client.recv(timeout=5) == b"for the next peer"
 
 
 async def test_a_request_goes_and_its_reply_is_not_awaited(make, absent):
@@ -342,7 +342,7 @@ async def test_a_request_goes_and_its_reply_is_not_awaited(make, absent):
     await req.send(b"to the second", timeout=5)
     first.bind(where)
     assert await first.recv(timeout=5) == b"to the first"
-    await first.send(b"nobody waits for this")
+    await first.send(b"not awaited")
     assert await second.recv(timeout=5) == b"to the second"
     await second.send(b"answer")
     assert await req.recv(timeout=5) == b"answer"

@@ -71,7 +71,7 @@ async def test_what_waits_for_any_peer_stays_for_the_others(make, free_place):
     other = make(omq.PULL)
     where = other.bind(free_place)
     other.unbind(where)
-    push.connect(where)  # nobody is there yet
+    push.connect(where)  # there is no listener yet
     push.disconnect(pull.endpoints[0])
     other.bind(where)
     assert await other.recv(timeout=5) == b"queued"
@@ -145,7 +145,7 @@ async def test_a_peer_that_has_left_is_not_a_subscriber_any_more(make):
         await pub.send(body)
     pub.disconnect(sub.endpoints[0])
     sub.subscribe(b"more")
-    await pub.send(b"nobody hears this")
+    await pub.send(b"not received")
     assert await sub.recv(timeout=5) == b"first"
     assert len(await sub.recv(timeout=5)) == len(LARGE)
     with pytest.raises(omq.ReceiveTimeout):

@@ -64,7 +64,7 @@ async def test_without_an_interval_nothing_is_asked(make):
 
 
 @pytest.mark.parametrize(("ttl", "wire"), [(None, 0), (0, 0), (0.1, 1), (0.39, 3), (6553.5, 0xFFFF)])
-async def test_the_ttl_is_told_in_tenths_rounded_down(make, ttl, wire):
+async def test_the_ttl_is_sent_in_tenths_rounded_down(make, ttl, wire):
     _, raw = await connected(make, omq.PULL, b"PUSH", heartbeat_interval=0.02, heartbeat_timeout=5, heartbeat_ttl=ttl)
     data = await next_command(raw, b"PING")
     assert int.from_bytes(data[:2], "big") == wire
@@ -197,7 +197,7 @@ async def test_the_dialling_side_dials_again_after_a_silence(make):
                 assert b"PING" in seen
 
 
-# Nobody is taken for dead who is not
+# A live peer is not taken for dead
 
 
 @on_seven_pairs

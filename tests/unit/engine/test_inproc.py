@@ -13,7 +13,7 @@ from omq.engine.inproc import PipeSession
 from tests.unit.conftest import until
 
 
-async def test_names_that_nobody_waits_for_any_more_are_forgotten(make, inproc):
+async def test_names_without_a_waiter_are_forgotten(make, inproc):
     context = omq.Context()
     push = make(omq.PUSH, context, connect=[inproc, inproc])
     push.disconnect(inproc)
@@ -77,7 +77,7 @@ async def test_order_holds_between_threads(make, inproc, worker, send_hwm, recv_
 
 
 async def test_word_that_there_is_room_crosses_once(make, inproc, worker):
-    """Not once a message, while the sender's thread is busy and cannot hear it."""
+    """Not once a message, while the sender's thread is busy and cannot handle it."""
     pull = make(omq.PULL, bind=inproc, recv_hwm=100)
 
     async def begin():
@@ -119,7 +119,7 @@ async def test_ends_that_close_while_they_are_joined(make, inproc, worker):
     for turn in range(200):
         await worker.call(visit(turn % 5))
     await until(lambda: not push.peers)
-    # Nobody is there, so exactly the mark is accepted: a ghost would swallow them.
+    # There is no peer, so exactly the mark is accepted: a ghost would swallow them.
     sent = await push.send_many([b"%d" % number for number in range(20)], timeout=0)
     assert sent == 5
 
@@ -168,13 +168,13 @@ async def test_subscriptions_cross_threads_in_both_directions(make, inproc, work
         for socket in sockets:
             socket.stop()
 
-    async def heard(far_sub):
+    async def subscribed(far_sub):
         return await far_sub.recv(timeout=5)
 
     far_sub, far_pub = await worker.call(far())
     assert await sub.recv(timeout=5) == b"a1"
     await pub.wait_subscribed(n=2, timeout=5)
     await pub.send(b"d1")
-    assert await worker.call(heard(far_sub)) == b"d1"
+    assert await worker.call(subscribed(far_sub)) == b"d1"
     await worker.call(end(far_sub, far_pub))
     await until(lambda: not pub.peers and not sub.peers)

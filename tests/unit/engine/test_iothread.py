@@ -73,7 +73,7 @@ def test_the_io_thread_cannot_wait_for_itself(io):
             io.run(call, len, "")
 
 
-def test_one_thread_starts_whoever_asks_first():
+def test_one_thread_starts_whichever_caller_asks_first():
     before = threading.active_count()
     deferred_calls, bell = DeferredCalls(), Bell()
     io = IoThread(deferred_calls, bell)
@@ -93,7 +93,7 @@ def test_one_that_was_never_used_ends_without_having_begun():
         io.run(len, "")
 
 
-def test_what_waits_when_it_ends_is_told(io):
+def test_what_waits_when_it_ends_is_reported(io):
     forever = io.begin(asyncio.sleep, 3600)
     failures = []
 
@@ -177,7 +177,7 @@ class Member:
     pass
 
 
-def test_a_weak_set_keeps_nobody_and_may_change_while_it_is_looked_through():
+def test_a_weak_set_keeps_no_member_and_may_change_during_iteration():
     weak_set: WeakIdentitySet[Member] = WeakIdentitySet()
     members = [Member() for _ in range(100)]
     for member in members + members:

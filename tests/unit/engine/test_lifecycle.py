@@ -52,7 +52,7 @@ def timeline(monkeypatch):
 # The table
 
 
-def test_the_page_is_what_the_table_says():
+def test_the_page_agrees_with_the_table():
     spec = importlib.util.spec_from_file_location("draw_lifecycle", DOCS / "draw_lifecycle.py")
     drawing = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(drawing)
@@ -143,7 +143,7 @@ async def _connections(make, timeline):
             await until(lambda: timeline.seen(ConnectionState.LEAVING, ConnectionState.CLOSING))
         if end == "stop":
             pull.stop()
-            # Nobody is there any more: the dialer tries, and waits.
+            # There is no listener any more: the dialer tries, and waits.
             await until(lambda: timeline.seen(DialerState.CONNECTING, DialerState.WAITING))
             dialer = push._engine.endpoints.dialers[where][0]
             await until(lambda part=dialer: part.state is DialerState.WAITING)
@@ -190,7 +190,7 @@ async def _leaving_dialers(make, inproc):
 
 
 @on_both_loops
-async def test_the_engine_goes_every_way_of_the_table_and_tells_of_it(make, timeline, inproc, tmp_path):
+async def test_the_engine_goes_every_way_of_the_table_and_reports_it(make, timeline, inproc, tmp_path):
     await _sockets_and_listeners(make, timeline, tmp_path)
     await _connections(make, timeline)
     await _leaving(make, timeline)
@@ -201,15 +201,15 @@ async def test_the_engine_goes_every_way_of_the_table_and_tells_of_it(make, time
     for row in TABLE:
         if row.events:
             assert any(
-                _told(row.events.split(", "), timeline.events[max(before - 1, 0) :])
+                _check_events(row.events.split(", "), timeline.events[max(before - 1, 0) :])
                 for source, target, before in timeline.moves
                 if (source, target) == (row.source, row.target)
-            ), f"{row} is not told"
+            ), f"{row} is not reported"
 
 
-def _told(tells, events):
+def _check_events(expected, events):
     """Returns whether the first of the kinds comes at once, and the others later."""
-    for number, kind in enumerate(tells):
+    for number, kind in enumerate(expected):
         near = events[:3] if number == 0 else events
         found = [place for place, event in enumerate(near) if event.value in kind.split(" | ")]
         if not found:

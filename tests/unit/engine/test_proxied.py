@@ -1,4 +1,4 @@
-"""Connecting through a SOCKS proxy in both kinds of loop: what the proxy says is read in the loop, byte by byte."""
+"""Connecting through a SOCKS proxy in both kinds of loop: the proxy's answers are read in the loop, byte by byte."""
 
 import asyncio
 import socket

@@ -147,7 +147,7 @@ async def test_closing_with_nothing_to_deliver_dials_no_more(make, reports, free
 
 @on_both_loops
 async def test_a_half_open_connection_is_given_up_and_dialled_again(make):
-    """A listener that takes connections and says nothing: handshake_timeout, then the next attempt."""
+    """A listener that takes connections and sends nothing: handshake_timeout, then the next attempt."""
     with listening() as server:
         make(omq.PUSH, connect=f"tcp://127.0.0.1:{port_of(server)}", handshake_timeout=0.05, **FAST)
         for _ in range(3):

@@ -38,7 +38,7 @@ def hanging(monkeypatch):
 
 
 @on_both_loops
-async def test_a_resolver_that_hangs_is_asked_once_and_keeps_nobody_waiting(make, hanging, reports):
+async def test_a_resolver_that_hangs_is_asked_once_and_delays_no_other(make, hanging, reports):
     lost = make(omq.PUSH, connect="tcp://hangs:5", connect_timeout=0.02, reconnect_interval=0.01)
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
     port = pull.endpoints[0].rpartition(":")[2]
@@ -126,7 +126,7 @@ async def test_an_answer_holds_for_a_moment(monkeypatch):
 
     def look_up(host, port, **hints):
         asked.append(host)
-        if host == "nobody":
+        if host == "absent":
             raise socket.gaierror(socket.EAI_NONAME, "unknown")
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{len(asked)}", port))]
 
@@ -139,9 +139,9 @@ async def test_an_answer_holds_for_a_moment(monkeypatch):
     errors = []
     for _ in range(2):
         with pytest.raises(socket.gaierror, match="unknown") as caught:
-            await resolver.resolve(loop, lookup("nobody"))
+            await resolver.resolve(loop, lookup("absent"))
         errors.append(caught.value)
     assert errors[0] is not errors[1]  # each has a traceback of its own
-    assert asked == ["peer", "nobody"]
-    await until(lambda: loop.time() > resolver._known[("nobody", 80, *lookup("nobody").hints.items())][0])
+    assert asked == ["peer", "absent"]
+    await until(lambda: loop.time() > resolver._known[("absent", 80, *lookup("absent").hints.items())][0])
     assert await resolver.resolve(loop, lookup("peer")) != first  # the peer has moved

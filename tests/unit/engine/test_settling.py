@@ -20,7 +20,7 @@ COUNT = 60  # messages: more than the kernels hold with the buffers below
 LARGE = 8 << 20
 SMALL = {"send_buffer": 65536, "send_hwm": 0}
 
-#: The types that send to whoever is there, or to all: what a raw peer is to them.
+#: The types that send to any connected peer, or to all: what a raw peer is to them.
 SENDERS = [
     (omq.PUSH, b"PULL"),
     (omq.PAIR, b"PAIR"),

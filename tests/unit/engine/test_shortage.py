@@ -109,9 +109,9 @@ async def test_nor_does_it_in_the_asyncio_twin(caplog):
 
 
 async def test_dialers_that_have_given_up_do_not_gather():
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        endpoint = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as unlistened:
+        unlistened.bind(("127.0.0.1", 0))
+        endpoint = f"tcp://127.0.0.1:{unlistened.getsockname()[1]}"
         push = omq.asyncio.PUSH(reconnect_interval=None, linger=0)
         most = 0
         for _ in range(2500):

@@ -58,7 +58,7 @@ class LoopTransport(StreamTransport[LoopEndpoint]):
     def parse(self, rest: str, *, bind: bool) -> LoopEndpoint:
         number, _, host = rest.partition("@")
         if not number.isdigit():
-            raise ValueError(f"{number!r} is no number")
+            raise ValueError(f"{number!r} is not a number")
         return LoopEndpoint(int(number), host)
 
     def listen(self, endpoint: LoopEndpoint, options: Options) -> Listening:
@@ -91,7 +91,7 @@ class LoopTransport(StreamTransport[LoopEndpoint]):
 
     def verify(self, sock: socket.socket) -> None:
         if sock.getpeername().endswith(b"-13"):
-            raise OSError(errno.ECONNREFUSED, "Nobody goes there")
+            raise OSError(errno.ECONNREFUSED, "Not allowed there")
 
     def endpoint_of(self, address: Any) -> str:
         return f"loop://{address.rpartition(b'-')[2].decode()}" if address else ""
@@ -161,7 +161,7 @@ def test_blocking_sockets_use_it(bound, dialled):
 
 
 async def test_it_is_asked_what_only_it_knows(make, loop):
-    with pytest.raises(omq.EndpointError, match=r"^endpoint 'loop://seven': 'seven' is no number$"):
+    with pytest.raises(omq.EndpointError, match=r"^endpoint 'loop://seven': 'seven' is not a number$"):
         make(omq.asyncio.PULL, bind="loop://seven")
     pull = make(omq.asyncio.PULL, bind="loop://3")
     with pytest.raises(omq.BindError, match="taken"):
@@ -169,7 +169,7 @@ async def test_it_is_asked_what_only_it_knows(make, loop):
     push = make(omq.asyncio.PUSH, connect="loop://3")
     await push.wait_connected(timeout=5)
     assert loop.tuned == 1
-    (event,) = await tell_of_peers(push, 1)
+    (event,) = await peer_addresses(push, 1)
     assert event == "loop://3"
     assert loop.cleaned == []
     pull.unbind("loop://3")
@@ -178,7 +178,7 @@ async def test_it_is_asked_what_only_it_knows(make, loop):
     assert await pull.recv(timeout=5) == b"after that"
 
 
-async def tell_of_peers(socket, count):
+async def peer_addresses(socket, count):
     """Returns the addresses of a socket's peers."""
     await until(lambda: len(socket._engine.sessions) == count)
     return [session.remote_address for session in socket._engine.sessions]
@@ -189,7 +189,7 @@ async def test_what_it_refuses_is_dialled_again(make, reports):
     make(omq.asyncio.PUSH, connect="loop://13", **FAST)
     await until(lambda: sum(event[0] == "connect_failed" for event in reports) >= 2)
     (reason, *_) = [event[2] for event in reports if event[0] == "connect_failed"]
-    assert reason.endswith("loop://13: nobody goes there")
+    assert reason.endswith("loop://13: not allowed there")
     assert not pull.peers
 
 

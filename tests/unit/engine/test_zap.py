@@ -98,7 +98,7 @@ async def test_functions_of_both_kinds() -> None:
         assert (await outcome(wrong, security=omq.PlainServer(check))).kind is EventKind.HANDSHAKE_FAILED
 
 
-async def test_a_function_that_raises_lets_nobody_in_and_tells_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_function_that_raises_lets_no_client_in_and_shows_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     def check(username: bytes, password: bytes) -> bool:
         raise KeyError(password)
 
@@ -109,7 +109,7 @@ async def test_a_function_that_raises_lets_nobody_in_and_tells_no_secret(caplog:
     assert "word" not in caplog.text.replace("password", "")
 
 
-async def test_a_function_that_raises_beyond_exception_is_logged_and_lets_nobody_in(
+async def test_a_function_that_raises_beyond_exception_is_logged_and_lets_no_client_in(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Abort(BaseException):
@@ -229,10 +229,10 @@ async def test_what_a_handler_is_asked() -> None:
     _, asked = await judged(ok, None, zap_domain="global")
     assert asked == [[b"1.0", asked[0][1], b"global", b"127.0.0.1", b"", b"NULL"]]
     _, asked = await judged(ok, None)
-    assert asked == [], "without a domain NULL asks nobody"
+    assert asked == [], "without a domain NULL asks no handler"
 
 
-async def test_what_a_handler_says_of_a_user() -> None:
+async def test_what_a_handler_returns_about_a_user() -> None:
     def answer(request: list[bytes]) -> list[bytes]:
         return [b"1.0", request[1], b"200", b"OK", b"joe", b"\x05Group\x00\x00\x00\x05staff"]
 
@@ -251,7 +251,7 @@ async def test_refusals(client: Security | None, status: bytes) -> None:
     )
     assert event.category is HandshakeFailure.AUTHENTICATION
     assert f"the ZAP handler answers {status.decode()} 'no'" in event.reason
-    # 300 is temporary: the peer is told nothing and comes again (RFC 27).
+    # 300 is temporary: the peer gets no answer and comes again (RFC 27).
     assert ("the peer was refused: ''" in event.reason) == (status == b"300")
 
 
@@ -270,7 +270,7 @@ MALFORMED: dict[str, tuple[Answer, str]] = {
 
 @EACH_MECHANISM
 @pytest.mark.parametrize("case", MALFORMED)
-async def test_malformed_replies_let_nobody_in(case: str, mechanism: str) -> None:
+async def test_malformed_replies_let_no_client_in(case: str, mechanism: str) -> None:
     answer, reason = MALFORMED[case]
     event, asked = await judged(answer, CLIENTS[mechanism], security=SERVERS[mechanism], zap_domain="d")
     assert event.category is HandshakeFailure.AUTHENTICATION
@@ -337,7 +337,7 @@ async def test_a_wrong_domain_is_refused(mechanism: str) -> None:
 ENDS = (EventKind.HANDSHAKE_FAILED, EventKind.HANDSHAKE_SUCCEEDED)
 
 
-async def told_client(mechanism: str, statuses: list[bytes]) -> list[Event]:
+async def refusals(mechanism: str, statuses: list[bytes]) -> list[Event]:
     """Returns the events of a client's monitor until the handler's statuses are used up."""
     context = omq.Context()
     security = CLIENTS[mechanism]
@@ -359,8 +359,8 @@ async def told_client(mechanism: str, statuses: list[bytes]) -> list[Event]:
 
 
 @EACH_MECHANISM
-async def test_a_temporary_refusal_is_not_told_and_the_client_comes_again(mechanism: str) -> None:
-    first, second, third = await told_client(mechanism, [b"300", b"300", b"200"])
+async def test_a_temporary_refusal_is_not_sent_and_the_client_connects_again(mechanism: str) -> None:
+    first, second, third = await refusals(mechanism, [b"300", b"300", b"200"])
     for refused in (first, second):
         assert refused.category is HandshakeFailure.HUNG_UP
         assert "300" not in refused.reason
@@ -369,8 +369,8 @@ async def test_a_temporary_refusal_is_not_told_and_the_client_comes_again(mechan
 
 @EACH_MECHANISM
 @pytest.mark.parametrize("status", [b"400", b"500"])
-async def test_a_refusal_is_told_to_the_client_by_its_status(mechanism: str, status: bytes) -> None:
-    refused, later = await told_client(mechanism, [status, b"200"])
+async def test_a_refusal_is_sent_to_the_client_by_its_status(mechanism: str, status: bytes) -> None:
+    refused, later = await refusals(mechanism, [status, b"200"])
     assert refused.category is HandshakeFailure.AUTHENTICATION
     assert isinstance(refused.error, omq.AuthenticationError)
     assert refused.reason == f"the peer refused the handshake: '{status.decode()}'"
@@ -423,7 +423,7 @@ async def test_without_a_handler() -> None:
     assert "zap_enforce_domain is set" in enforced.reason
 
 
-async def test_enforcing_without_a_domain_asks_nobody() -> None:
+async def test_enforcing_without_a_domain_asks_no_handler() -> None:
     event, asked = await judged(ok, CURVE, security=omq.CurveServer(SECRET), zap_enforce_domain=True)
     assert event.kind is EventKind.HANDSHAKE_SUCCEEDED
     assert asked == []

@@ -134,7 +134,7 @@ def test_a_bad_digest_fails_the_command(tree: Path, played: Callable[..., None],
     assert "what arrived is not what was sent" in result.output
 
 
-def test_without_pyzmq_its_column_says_how_to_get_it(
+def test_without_pyzmq_its_column_names_how_to_get_it(
     tree: Path, played: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played()
@@ -167,7 +167,7 @@ def test_a_file_is_no_directory(tree: Path) -> None:
     assert "is a file" in result.output
 
 
-def test_an_empty_directory_says_so_and_what_was_skipped(tmp_path: Path) -> None:
+def test_an_empty_directory_is_reported_with_what_was_skipped(tmp_path: Path) -> None:
     result = invoke("--dir", tmp_path)
     assert result.exit_code == 1
     assert "has no readable file" in result.output

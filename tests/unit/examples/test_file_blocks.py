@@ -128,7 +128,7 @@ def test_a_file_that_became_a_link_or_a_pipe_is_not_followed(tmp_path: Path) -> 
     assert list(read_blocks(File(str(tmp_path / "pipe"), 3), 4)) == [None]
 
 
-def test_recheck_tells_a_changed_file_from_a_wrong_digest(tmp_path: Path) -> None:
+def test_recheck_distinguishes_a_changed_file_from_a_wrong_digest(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"01234567")
     (tmp_path / "b").write_bytes(b"89")
     file_set = file_set_of(tmp_path)

@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Echo(Application):
-    """Answers what it hears, and counts."""
+    """Answers what it receives, and counts."""
 
     frequency = 50.0
 
@@ -41,10 +41,10 @@ class Echo(Application):
         self.threads = {threading.get_ident()}
         self.turns = 0
         self.seen: list[str] = []
-        self.subscribe("in", str, self.hear)
+        self.subscribe("in", str, self.receive)
         self.subscribe_regex(lambda publication: self.seen.append(publication.type), "in")
 
-    def hear(self, text: str) -> None:
+    def receive(self, text: str) -> None:
         self.threads.add(threading.get_ident())
         self.publish("out", text.upper())
 
@@ -74,12 +74,12 @@ class Once(Application):
     how = "close"
 
     def initialize(self) -> None:
-        self.heard: list[str] = []
-        self.once = self.subscribe("once", str, self.hear_once)
-        self.subscribe("more", str, self.heard.append)
+        self.received: list[str] = []
+        self.once = self.subscribe("once", str, self.receive_once)
+        self.subscribe("more", str, self.received.append)
 
-    def hear_once(self, text: str) -> None:
-        self.heard.append(text)
+    def receive_once(self, text: str) -> None:
+        self.received.append(text)
         if self.how == "close":
             self.once.close()
         else:
@@ -98,8 +98,8 @@ def test_one_subscription_ends_by_itself(tmp_path: Path, how: str) -> None:
             for text in "12":
                 a.publish("once", text)
             a.publish("more", "3")
-            until(lambda: "3" in once.heard)
-            assert once.heard == ["1", "3"]
+            until(lambda: "3" in once.received)
+            assert once.received == ["1", "3"]
             with pytest.raises(omq.UsageError, match="callback"):
                 once.once.recv(timeout=0)
             a.publish("goby::terminate::request", TerminateRequest(target_name="Once"))
@@ -122,12 +122,12 @@ class Slow(Application):
     frequency = 100.0
 
     def initialize(self) -> None:
-        self.heard = 0
+        self.received = 0
         self.turns = 0
-        self.subscribe("in", str, self.hear)
+        self.subscribe("in", str, self.receive)
 
-    def hear(self, text: str) -> None:
-        self.heard += 1
+    def receive(self, text: str) -> None:
+        self.received += 1
         time.sleep(0.001)
 
     def loop(self) -> None:
@@ -146,7 +146,7 @@ def test_a_loop_that_is_too_slow_shares_its_time_with_callbacks(tmp_path: Path) 
             before = slow.turns
             for number in range(300):
                 a.publish("in", str(number))
-            until(lambda: slow.heard == 300)
+            until(lambda: slow.received == 300)
             assert 2 < slow.turns - before < 40, "one turn for each message would be 300"
             a.publish("goby::terminate::request", TerminateRequest(target_name="Slow"))
             thread.join(20)
@@ -267,8 +267,8 @@ Beacon.main()
 def test_a_program_ends_by_a_signal(bus_options: dict[str, Any], number: signal.Signals) -> None:
     at = f"--socket-name={bus_options['socket_name']}"
     with Portal("a", **bus_options) as a, program(PROGRAM, at, "--name=b1") as process:
-        said = a.subscribe("beacon", str)
-        assert said.recv(timeout=20) == "here"
+        subscription = a.subscribe("beacon", str)
+        assert subscription.recv(timeout=20) == "here"
         process.send_signal(number)
         _, err = process.communicate(timeout=20)
         assert process.returncode == 0, err
@@ -279,7 +279,7 @@ def test_a_program_ends_by_a_signal(bus_options: dict[str, Any], number: signal.
     ("arguments", "status", "text"),
     [(["--transport=pgm"], 2, "--transport"), (["/nowhere.toml"], 2, "/nowhere.toml"), (["--platform=a/b"], 2, "a/b")],
 )
-def test_a_command_line_that_does_not_fit_is_said(
+def test_a_command_line_that_does_not_fit_is_reported(
     arguments: list[str], status: int, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -318,12 +318,12 @@ def test_a_configuration_is_of_its_type() -> None:
             Configured(config)  # type: ignore[arg-type]
 
 
-def test_a_keyword_that_no_portal_has_is_said_at_once() -> None:
+def test_a_keyword_that_no_portal_has_is_reported_at_once() -> None:
     with pytest.raises(TypeError, match=r"Echo.* 'platfrom'"):
         Echo(platfrom="auv")
 
 
-def test_what_needs_the_bus_says_so_before_the_program_runs() -> None:
+def test_what_needs_the_bus_is_refused_before_the_program_runs() -> None:
     echo = Echo()
     for call in (
         lambda: echo.publish("g", "x"),
@@ -335,7 +335,9 @@ def test_what_needs_the_bus_says_so_before_the_program_runs() -> None:
 
 
 @pytest.mark.parametrize("answer", [("bogus", None), KeyError("bogus"), None])
-def test_a_program_that_cannot_say_how_it_is_has_failed_and_goes_on(bus_options: dict[str, Any], answer: Any) -> None:
+def test_a_program_that_cannot_report_its_health_has_failed_and_goes_on(
+    bus_options: dict[str, Any], answer: Any
+) -> None:
     class Ill(Echo):
         def health(self) -> tuple[str, str | None]:
             if isinstance(answer, BaseException):

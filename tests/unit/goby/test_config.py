@@ -36,7 +36,7 @@ required_client = ["nav", "log"]
 
 
 @pytest.mark.parametrize(("name", "text"), [("gobyd.pb.cfg", TEXT), ("gobyd.toml", TOML)])
-def test_both_say_the_same(tmp_path: Path, name: str, text: str) -> None:
+def test_both_agree(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     config = read_gobyd(tmp_path / name)
     assert config.app.name == "gobyd_2"

@@ -60,14 +60,14 @@ def test_one_subscription_for_all_handlers_of_an_identifier() -> None:
 def test_publications_reach_who_wants_them_in_their_order() -> None:
     dispatcher, got = PublicationDispatcher(), []
     inbox, every = Inbox(0), Inbox(0)
-    heard = chat(got.append)
-    dispatcher.add(heard)
+    subscription = chat(got.append)
+    dispatcher.add(subscription)
     dispatcher.add(chat(inbox))
     dispatcher.add(RegexHandler("ch.*", ".*", ["CSTR"], every))
     frames: list[bytes | list[bytes]] = [CHAT, CHAT.replace(b"msg0", b"msg1"), CHAT.replace(b"/chat/", b"/chatter/")]
     found = dispatcher.dispatch(frames)
-    for _, identifier, payload in found[heard.inbox]:
-        heard.call(identifier, payload, dispatcher.parse_errors)
+    for _, identifier, payload in found[subscription.inbox]:
+        subscription.call(identifier, payload, dispatcher.parse_errors)
     assert got == ["msg0", "msg1"]
     assert [handler.decode(identifier, payload) for handler, identifier, payload in found[inbox]] == ["msg0", "msg1"]
     received = [handler.decode(identifier, payload) for handler, identifier, payload in found[every]]
@@ -133,7 +133,7 @@ def test_a_payload_that_is_too_deep_is_counted() -> None:
     assert dispatcher.parse_errors.count == 1
 
 
-def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_fails_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
     dispatcher, got = PublicationDispatcher(), []
 
     def fail(_: object) -> None:
@@ -148,7 +148,7 @@ def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) ->
     assert "a callback for /chat/CSTR/CSTR has failed" in caplog.text
 
 
-def test_expressions_fit_the_whole_and_not_what_managers_say() -> None:
+def test_expressions_fit_the_whole_and_not_what_managers_send() -> None:
     dispatcher, got = PublicationDispatcher(), []
     internal = b"/goby::zeromq::_internal_manager_request/PROTOBUF/goby.zeromq.protobuf.ManagerRequest/1/a/\0"
     dispatcher.add(RegexHandler("cha", ".*", None, Inbox(0), got.append))
@@ -178,7 +178,7 @@ def items_of(count: int, size: int = 1) -> list[Item]:
     return [(chat(print), identifier, (b"%d" % number).ljust(size)) for number in range(count)]
 
 
-def test_an_inbox_is_bounded_and_drops_what_nobody_takes() -> None:
+def test_an_inbox_is_bounded_and_drops_what_is_not_taken() -> None:
     inbox, items = Inbox(3), items_of(MAX_HELD_PUBLICATIONS + 5)
     assert inbox.accept(items, 0) == MAX_HELD_PUBLICATIONS + 3
     assert inbox.accept(items, MAX_HELD_PUBLICATIONS + 3) == MAX_HELD_PUBLICATIONS + 3
@@ -190,10 +190,10 @@ def test_an_inbox_is_bounded_and_drops_what_nobody_takes() -> None:
     assert 0 < inbox.wait_time() <= READER_TIMEOUT_S
     assert inbox.accept(items, MAX_HELD_PUBLICATIONS + 4) == MAX_HELD_PUBLICATIONS + 5
     inbox.ended = True
-    assert inbox.accept(items, 0) == MAX_HELD_PUBLICATIONS + 5, "what comes after the end is nobody's"
+    assert inbox.accept(items, 0) == MAX_HELD_PUBLICATIONS + 5, "what comes after the end is not delivered"
 
 
-def test_a_burst_has_so_many_bytes() -> None:
+def test_the_bytes_of_a_burst_are_bounded() -> None:
     inbox, items = Inbox(3), items_of(5, MAX_HELD_BYTES // 4)
     assert inbox.accept(items[:4], 0) == 4
     assert inbox.accept(items, 4) == 4
@@ -229,7 +229,7 @@ def test_a_pattern_fits_a_group_of_two_lines() -> None:
 
 
 @pytest.mark.parametrize("fault", [ValueError("no"), SystemExit(3), KeyboardInterrupt()], ids=repr)
-def test_whatever_a_scheme_raises_says_that_a_payload_does_not_parse(fault: BaseException) -> None:
+def test_whatever_a_scheme_raises_means_that_a_payload_does_not_parse(fault: BaseException) -> None:
     def decode(kind: type, payload: bytes) -> Any:
         raise fault
 
@@ -251,7 +251,7 @@ def test_what_is_no_regular_expression_is_named(pattern: Any) -> None:
 
 
 @pytest.mark.parametrize(("through", "raised"), [((SystemExit, KeyboardInterrupt), True), ((), False)])
-def test_what_ends_a_program_is_raised_where_somebody_waits_for_it(
+def test_what_ends_a_program_is_raised_in_the_waiting_call(
     through: tuple[type[BaseException], ...], raised: bool
 ) -> None:
     dispatcher = PublicationDispatcher()

@@ -45,9 +45,9 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_router_that_stalls_while_what_waits_leaves_costs_nothing(tmp_path: Path, hasty: None) -> None:
-    heard: list[int] = []
+    received: list[int] = []
     with Daemon(socket_name=tmp_path / "g") as daemon, Portal("b", socket_name=tmp_path / "g") as b:
-        b.subscribe("n", str, lambda text: heard.append(int(text.split()[0])))
+        b.subscribe("n", str, lambda text: received.append(int(text.split()[0])))
         b.wait_released(10)
         with Portal("a", socket_name=tmp_path / "g") as a:
             a.wait_released(10)
@@ -58,12 +58,12 @@ def test_a_router_that_stalls_while_what_waits_leaves_costs_nothing(tmp_path: Pa
                 with pytest.raises(omq.SendTimeout):
                     a.flush(1.0)
             a.flush(30)
-            until(lambda: len(heard) == MANY, lambda: len(heard))
-    assert heard == list(range(MANY))
+            until(lambda: len(received) == MANY, lambda: len(received))
+    assert received == list(range(MANY))
 
 
 def test_and_nothing_of_the_twin(tmp_path: Path, hasty: None) -> None:
-    heard: list[int] = []
+    received: list[int] = []
 
     async def run(daemon: Daemon) -> None:
         async with twin.Portal("a", socket_name=tmp_path / "g") as a:
@@ -77,11 +77,11 @@ def test_and_nothing_of_the_twin(tmp_path: Path, hasty: None) -> None:
             await a.flush(30)
 
     with Daemon(socket_name=tmp_path / "g") as daemon, Portal("b", socket_name=tmp_path / "g") as b:
-        b.subscribe("n", str, lambda text: heard.append(int(text.split()[0])))
+        b.subscribe("n", str, lambda text: received.append(int(text.split()[0])))
         b.wait_released(10)
         asyncio.run(run(daemon))
-        until(lambda: len(heard) == MANY, lambda: len(heard))
-    assert heard == list(range(MANY))
+        until(lambda: len(received) == MANY, lambda: len(received))
+    assert received == list(range(MANY))
 
 
 def test_a_publisher_that_alone_is_cut_off_is_noticed(portal: Twin, bus: Make) -> None:
@@ -116,7 +116,7 @@ def gobyd(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def test_a_gobyd_whose_host_says_nothing_any_more_is_missed_by_who_only_listens(
+def test_a_gobyd_whose_host_falls_silent_is_missed_by_subscribers(
     portal: Twin, tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("omq.goby.portal_base.HEARTBEAT_INTERVAL_S", 0.3)
@@ -166,7 +166,7 @@ def test_a_callback_may_wait_for_a_release(bus: Make) -> None:
         until(lambda: waited == ["release", "flush"])
 
 
-def test_a_release_is_heard_while_a_callback_takes_long(bus: Make) -> None:
+def test_a_release_is_handled_while_a_callback_takes_long(bus: Make) -> None:
     """A release by gobyd does not release later holds; and a portal whose callback takes long receives both."""
     first = bus()
     slow, seen = threading.Event(), threading.Event()

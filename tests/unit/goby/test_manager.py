@@ -29,13 +29,13 @@ def asked(
     return ManagerResponse.FromString(manager.answer(request.SerializeToString(), now))
 
 
-def told(frames: list[bytes]) -> set[tuple[str, int, bool]]:
+def sockets_of(frames: list[bytes]) -> set[tuple[str, int, bool]]:
     responses = [ManagerResponse.FromString(frame.partition(b"\0")[2]) for frame in frames]
     assert all(frame.startswith(MANAGER_RESPONSE_PREFIX) for frame in frames)
     return {(response.client_name, response.client_pid, response.hold) for response in responses}
 
 
-def test_sockets_are_told_and_the_hold_is_not() -> None:
+def test_sockets_are_sent_and_the_hold_is_not() -> None:
     response = asked(manager(), 1, "a", 4242)
     assert (response.client_name, response.client_pid) == ("a", 4242)
     assert (response.publish_socket, response.subscribe_socket) == (PUBLISH, SUBSCRIBE)
@@ -51,7 +51,7 @@ def test_the_manager_itself_is_waited_for() -> None:
     assert asked(held, 2, "anybody").hold is True
     assert held.hold.missing(0) == ["gobyd"]
     held.set_ready()
-    assert asked(held, 2, "anybody", now=100.0).hold is False, "it need not say so again"
+    assert asked(held, 2, "anybody", now=100.0).hold is False, "it need not report itself again"
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations("abc")))
@@ -115,12 +115,12 @@ def test_waiting_clients_learn_of_the_release_at_once() -> None:
     for pid, name in enumerate(["a", "c", "c"], 10):
         answer = held.handle(hold_request(name, pid, 0, name == "a"), 0.0)
         assert answer is not None
-        assert told([answer]) == {(name, pid, True)}
+        assert sockets_of([answer]) == {(name, pid, True)}
     assert held.tick(0.1) == []
     answer = held.handle(hold_request("b", 20, 0, True), 0.2)
     assert answer is not None
-    assert told([answer]) == {("b", 20, False)}
-    assert told(held.tick(0.2)) == {("a", 10, False), ("c", 11, False), ("c", 12, False)}
+    assert sockets_of([answer]) == {("b", 20, False)}
+    assert sockets_of(held.tick(0.2)) == {("a", 10, False), ("c", 11, False), ("c", 12, False)}
     assert held.tick(0.3) == []
 
 
@@ -137,7 +137,7 @@ def test_a_request_that_cannot_be_read_is_counted(request_: bytes, caplog: pytes
     assert asked(held, 2, "a", ready=True, now=10.0).hold is False
 
 
-def test_the_log_says_who_is_missing(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_the_missing_clients(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     held = manager("a", "b")
     held.tick(0.0)
@@ -167,7 +167,7 @@ def test_required_names_are_taken_once() -> None:
 
 
 def test_a_process_that_is_silent_no_longer_speaks_for_its_name() -> None:
-    """A second process has used the name for a moment: the first one, which is still there, is heard again."""
+    """A second process has used the name for a moment: the first one, which is still there, is served again."""
     hold = Hold(["nav", "log"])
     hold.register("nav", 1, 0.0)
     assert hold.record("nav", 1, True, 0.1)

@@ -39,7 +39,7 @@ def test_what_is_published_arrives(portal: Twin, bus_options: dict[str, Any], me
         a.ready()
         a.publish("g", message)
         assert there.recv(timeout=10) == message
-        assert here.recv(timeout=10) == message, "it hears itself, too"
+        assert here.recv(timeout=10) == message, "it receives its own, too"
         with pytest.raises(omq.ReceiveTimeout):
             there.recv(timeout=0)
 
@@ -105,7 +105,7 @@ def test_callbacks_and_iterators_side_by_side(portal: Twin, bus_options: dict[st
         assert next(texts) == "y"
         assert got == ["x"]
         a.unsubscribe("g", str)
-        a.unsubscribe("nobody", str)
+        a.unsubscribe("absent", str)
         assert list(texts) == [], "its iteration ends"
         with pytest.raises(omq.ClosedError):
             texts.recv(timeout=0)
@@ -161,7 +161,7 @@ def test_what_cannot_be_read_is_passed_over(
         assert results.recv(timeout=10).result == 4
         assert [next(every).data for _ in range(5)][-1] == b"good\0"
         until(lambda: len(called) == 1)
-        # Four that are no publications, one text, and two messages for each of the two that wanted them.
+        # Four that are not publications, one text, and two messages for each of the two that wanted them.
         assert a.malformed == 4 + 1 + 2 * 2
         assert "skipped" in caplog.text
         a.publish("g", "it lives on")
@@ -305,7 +305,7 @@ def test_a_portal_closes_without_a_gobyd(portal: Twin, bus: Make, caplog: pytest
         a.wait_released(10)
         made.daemon.close()
         until(lambda: not a.released)
-        a.publish("g", "kept for nobody")
+        a.publish("g", "kept in vain")
         began = time.monotonic()
     assert time.monotonic() - began < 3
     assert "1 publications that were held are dropped" in caplog.text
@@ -361,12 +361,12 @@ def test_many_to_many_below_the_mark(tmp_path: Path, count: int) -> None:
         def listen(me: int, other: int) -> None:
             nexts = iter(range(count))
 
-            def heard(text: str) -> None:
+            def received(text: str) -> None:
                 got[me] += 1
                 if text != f"{other} {next(nexts)}":
                     wrong.append((me, other, text))
 
-            portals[me].subscribe(f"g{other}", str, heard)
+            portals[me].subscribe(f"g{other}", str, received)
 
         for me in range(20):
             for other in range(20):
@@ -403,20 +403,20 @@ def test_a_callback_that_would_end_the_program_ends_no_subscription(
 
 def test_a_callback_that_is_not_subscribed_any_more_is_not_called(portal: Twin, bus_options: dict[str, Any]) -> None:
     with portal("a", **bus_options) as a:
-        heard: list[str] = []
+        received: list[str] = []
 
-        def hear(text: str) -> None:
-            heard.append(text)
+        def receive(text: str) -> None:
+            received.append(text)
             a.unsubscribe("x", str)
 
-        a.subscribe("x", str, hear)
-        a.subscribe("y", str, heard.append)
+        a.subscribe("x", str, receive)
+        a.subscribe("y", str, received.append)
         a.wait_released(10)
         for text in "123":
             a.publish("x", text)
         a.publish("y", "the last")
-        until(lambda: "the last" in heard)
-        assert heard == ["1", "the last"]
+        until(lambda: "the last" in received)
+        assert received == ["1", "the last"]
 
 
 def test_close_waits_for_one_callback_and_not_for_those_behind_it(bus_options: dict[str, Any]) -> None:
@@ -463,7 +463,7 @@ def test_what_is_published_before_close_in_a_callback_leaves(bus_options: dict[s
         c.close()
 
 
-def test_flush_says_so_while_the_router_is_lost(portal: Twin, bus: Make) -> None:
+def test_flush_raises_while_the_router_is_lost(portal: Twin, bus: Make) -> None:
     first = bus()
     with portal("a", **first.bus_options) as a:
         a.wait_released(10)
@@ -481,7 +481,7 @@ class Awaited:
     async def __call__(self, text: str) -> None: ...
 
 
-async def heard(text: str) -> None: ...
+async def received(text: str) -> None: ...
 
 
 async def shown(prefix: str, text: str) -> None: ...
@@ -494,7 +494,7 @@ def iterated(text: str) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("callback", "text"),
     [
-        (heard, "callback=heard: is a coroutine function"),
+        (received, "callback=received: is a coroutine function"),
         (partial(shown, "x"), "callback=functools.partial.*: is a coroutine function"),
         (Awaited(), "callback=<.*Awaited.*>: is a coroutine function"),
         (iterated, "callback=iterated: is a generator function"),
@@ -561,7 +561,7 @@ CALLS: dict[str, Callable[[Portal, Any], object]] = {
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_a_forked_child_is_told(bus: Make, held: bool) -> None:
+def test_a_forked_child_gets_an_error(bus: Make, held: bool) -> None:
     made = bus(required_clients=["missing"] if held else [])
     with Portal("a", **made.bus_options) as a:
         texts = a.subscribe("x", str)
@@ -585,21 +585,21 @@ def test_a_forked_child_is_told(bus: Make, held: bool) -> None:
 
 def test_what_was_held_arrives_at_slow_callbacks_and_late_iterators(portal: Twin, bus: Make) -> None:
     made = bus(required_clients=["a", "b"])
-    count, heard = 5000, []
+    count, received = 5000, []
 
-    def hear(text: str) -> None:
-        heard.append(int(text))
+    def receive(text: str) -> None:
+        received.append(int(text))
         time.sleep(0.0002)
 
     with portal("a", **made.bus_options) as a, portal("b", **made.bus_options) as b:
-        b.subscribe("g", str, hear)
+        b.subscribe("g", str, receive)
         late, unread = b.subscribe("g", str), b.subscribe("g", str)
         for number in range(count):
             a.publish("g", str(number))
         a.ready()
         b.ready()
-        until(lambda: len(heard) == count, lambda: f"{len(heard)} of {count}")
-        assert heard == [int(late.recv(timeout=0)) for _ in range(count)] == list(range(count))
+        until(lambda: len(received) == count, lambda: f"{len(received)} of {count}")
+        assert received == [int(late.recv(timeout=0)) for _ in range(count)] == list(range(count))
         assert late.dropped == unread.dropped == 0
 
 
@@ -640,6 +640,6 @@ def test_what_was_published_leaves_at_the_end_of_the_interpreter(bus_options: di
         assert [texts.recv(timeout=5) for _ in range(500)] == [str(number) for number in range(500)]
 
 
-def test_what_is_held_at_the_end_of_the_interpreter_is_told(bus: Make) -> None:
+def test_what_is_held_at_the_end_of_the_interpreter_is_logged(bus: Make) -> None:
     made = bus(required_clients=["missing"])
     assert b"b: 2 publications that were held are dropped" in at_the_end(made.bus_options, 2)

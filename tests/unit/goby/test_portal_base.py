@@ -87,7 +87,7 @@ class Portal(PortalBase[None]):
         await suspended(step)
         self.steps.append(step)
 
-    def say(self, *, hold: bool, name: str = "nav", pid: int | None = None, number: int | None = None) -> None:
+    def announce(self, *, hold: bool, name: str = "nav", pid: int | None = None, number: int | None = None) -> None:
         """The manager answers; the answer comes by the newest connection, or by an older one."""
         response = ManagerResponse(request=2, client_name=name, client_pid=pid or self._pid, hold=hold)
         self._handle_answer(response, number or self._answer_socket_number)
@@ -135,7 +135,7 @@ class Portal(PortalBase[None]):
         for frame in frames:
             if frame.startswith(MANAGER_REQUEST_PREFIX):
                 self.requests.append(ManagerRequest.FromString(frame.partition(b"\0")[2]))
-                self.say(hold=next(self.answers, False))
+                self.announce(hold=next(self.answers, False))
             else:
                 self.published.append(frame)
         self.stalls -= 1
@@ -215,18 +215,18 @@ def test_its_own_word_stands_before_ready_and_before_what_it_publishes() -> None
     assert len({portal.steps[index].prefix for index in words}) == 3, "each word is another one"
 
 
-def test_ready_is_said_at_once() -> None:
+def test_ready_is_sent_at_once() -> None:
     portal = Portal(holds=[True] * 100)
     portal.until("news")
     portal.ready()
     assert ManagerRequest.FromString(portal.until("send").frames[0].partition(b"\0")[2]).ready
 
 
-def test_an_answer_to_somebody_else_only_has_it_ask() -> None:
+def test_an_answer_to_another_client_only_has_it_ask() -> None:
     portal = Portal(holds=[True] * 100)
     portal.until("news")
-    portal.say(hold=False, pid=portal._pid + 1)
-    portal.say(hold=False, name="other")
+    portal.announce(hold=False, pid=portal._pid + 1)
+    portal.announce(hold=False, name="other")
     assert portal._hold
     assert portal._other_released
 
@@ -351,7 +351,7 @@ def test_a_router_that_is_lost_between_the_release_and_the_first_wait_for_that_i
     assert portal.published == []
 
 
-def test_a_release_of_a_router_that_is_lost_meanwhile_is_none() -> None:
+def test_a_release_of_a_router_that_is_lost_meanwhile_does_not_count() -> None:
     portal = Portal(holds=[False, True, False])
     portal.until("send")
     portal.lose()
@@ -360,18 +360,18 @@ def test_a_release_of_a_router_that_is_lost_meanwhile_is_none() -> None:
     assert max(step.seconds for step in portal.of("pause")) >= 0.5, "others find it, too"
 
 
-def test_a_release_that_is_heard_late_is_none_of_the_next_router() -> None:
+def test_a_late_release_does_not_count_for_the_next_router() -> None:
     portal = Portal(holds=[True] * 100)
     portal.until("news")
     before = portal._answer_socket_number
     portal.lose()
     portal.until("open answers")
-    portal.say(hold=False, number=before)
+    portal.announce(hold=False, number=before)
     portal.until("news")
     assert portal._answer_socket_number != before
-    portal.say(hold=False, number=before)
+    portal.announce(hold=False, number=before)
     assert portal._hold
-    portal.say(hold=False)
+    portal.announce(hold=False)
     assert not portal._hold
 
 
@@ -386,7 +386,7 @@ def test_a_router_that_stalls_is_given_no_more_until_it_goes_on() -> None:
         assert portal.until("send").frames == []
         assert len(portal.published) == 450
         assert not portal._outbox.open
-    assert portal.keep(b"/g/450"), "nobody is kept waiting"
+    assert portal.keep(b"/g/450"), "no caller is kept waiting"
     portal.until("loss")
     assert portal.published == frames(451)
     assert portal._outbox.open

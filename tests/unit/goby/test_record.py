@@ -35,7 +35,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read(recorded(tmp_path / "log")) == (WHOLE, None)
 
 
-def test_a_full_disk_is_said_with_the_file(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_with_the_file(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "log")
     recorder.close()
     recorder._path = Path("/dev/full")

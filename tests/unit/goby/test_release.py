@@ -29,16 +29,16 @@ def test_an_answer_that_was_subscribed_to_late_comes(portal: Twin, bus: Make) ->
         asks.wait_released(10)
         for number in range(200):
             text = str(number)
-            heard, mine = asks.subscribe(f"answer{text}", str), asks.subscribe(f"mine{text}", str)
-            assert asks.released, "it is no hold"
+            answer, mine = asks.subscribe(f"answer{text}", str), asks.subscribe(f"mine{text}", str)
+            assert asks.released, "it is not a hold"
             asks.publish(f"mine{text}", text)
             asks.publish("ask", text)
             assert mine.recv(timeout=5) == text
-            assert heard.recv(timeout=5) == text
-            heard.close()
+            assert answer.recv(timeout=5) == text
+            answer.close()
 
 
-def test_an_answer_comes_from_a_portal_whose_publisher_is_slow_to_hear_who_wants_it(
+def test_an_answer_comes_from_a_portal_whose_publisher_learns_late_of_subscribers(
     bus_options: dict[str, Any],
 ) -> None:
     """The question comes by one connection, and that the answer is wanted by another one, which is not read."""
@@ -53,15 +53,15 @@ def test_an_answer_comes_from_a_portal_whose_publisher_is_slow_to_hear_who_wants
             sleeper.start()
             try:
                 assert woken.wait(10)
-                heard = asks.subscribe(f"answer{number}", str)
+                answer = asks.subscribe(f"answer{number}", str)
                 asks.publish("ask", str(number))
-                assert heard.recv(timeout=5) == str(number)
+                assert answer.recv(timeout=5) == str(number)
             finally:
                 rest.set()
                 sleeper.join()
 
 
-def test_late_subscriptions_beside_a_stream_cost_nothing_of_it(bus_options: dict[str, Any]) -> None:
+def test_late_subscriptions_next_to_a_stream_cost_nothing_of_it(bus_options: dict[str, Any]) -> None:
     count = 5000
     with Portal("a", buffer=50, **bus_options) as a, Portal("b", **bus_options) as b:
         stream: list[int] = []
@@ -107,7 +107,7 @@ def test_the_buffer_is_bounded(portal: Twin, bus: Make) -> None:
         assert texts.recv(timeout=10) == "more"
 
 
-def test_the_hold_says_who_is_missing(portal: Twin, bus: Make) -> None:
+def test_the_hold_names_the_missing_clients(portal: Twin, bus: Make) -> None:
     made = bus(required_clients=["a", "b"])
     with portal("a", **made.bus_options) as a:
         a.ready()
@@ -140,9 +140,9 @@ def test_a_gobyd_may_be_started_again_during_the_hold(portal: Twin, bus: Make) -
 
 def test_a_portal_that_publishes_all_the_time_is_released(bus: Make) -> None:
     bus_options = bus(required_clients=["a"]).bus_options
-    done, heard, sent = threading.Event(), [], 0
+    done, received, sent = threading.Event(), [], 0
     with Portal("b", **bus_options) as b, Portal("a", **bus_options) as a:
-        b.subscribe("n", dict, lambda message: heard.append(message["n"]))
+        b.subscribe("n", dict, lambda message: received.append(message["n"]))
 
         def publish() -> None:
             nonlocal sent
@@ -164,8 +164,8 @@ def test_a_portal_that_publishes_all_the_time_is_released(bus: Make) -> None:
         finally:
             done.set()
             publishing.join()
-        until(lambda: len(heard) == sent)
-        assert heard == list(range(sent))
+        until(lambda: len(received) == sent)
+        assert received == list(range(sent))
 
 
 def test_a_passing_process_of_the_same_name_does_not_keep_the_hold(tmp_path: Path) -> None:

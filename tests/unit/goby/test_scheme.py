@@ -86,7 +86,7 @@ def test_a_payload_that_does_not_parse_is_a_value_error(kind: type, payload: byt
 
 
 @pytest.mark.parametrize("message", [{1: 2}, {"a": object()}, {"a": 2**70}, {"a\0b": 1}, ManagerRequest(request=1)])
-def test_a_message_that_cannot_be_said_is_a_usage_error(message: Any) -> None:
+def test_a_message_that_cannot_be_encoded_is_a_usage_error(message: Any) -> None:
     with pytest.raises(UsageError):
         Schemes().codec(type(message)).encode(message)
 
@@ -106,13 +106,13 @@ def test_bytes_need_a_scheme_and_a_name() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["NONE", -2, True, 1.5, "", "-1"])
-def test_a_scheme_that_is_none_is_named(scheme: Any) -> None:
+def test_an_invalid_scheme_is_named(scheme: Any) -> None:
     with pytest.raises(UsageError, match="scheme="):
         Schemes().codec(bytes, scheme, "Report")
 
 
 @pytest.mark.parametrize("kind", [int, list, object])
-def test_a_type_that_nobody_marshals_is_named(kind: type) -> None:
+def test_a_type_without_a_scheme_is_named(kind: type) -> None:
     with pytest.raises(UsageError, match=kind.__name__):
         Schemes().codec(kind)
     with pytest.raises(UsageError, match="DCCL does not handle"):

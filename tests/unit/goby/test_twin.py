@@ -33,10 +33,10 @@ def test_and_from_a_twin_whose_loop_was_busy(bus_options: dict[str, Any]) -> Non
 
                 answering = asyncio.create_task(answer())
                 for number in range(20):
-                    heard = asks.subscribe(f"answer{number}", str)
+                    subscription = asks.subscribe(f"answer{number}", str)
                     asks.publish("ask", str(number))
                     asks.flush(10)  # the loop stands still meanwhile
-                    assert await asyncio.to_thread(heard.recv, timeout=5) == str(number)
+                    assert await asyncio.to_thread(subscription.recv, timeout=5) == str(number)
                 answering.cancel()
 
     asyncio.run(run())
@@ -140,7 +140,7 @@ def test_the_twin_has_a_daemon(tmp_path: Path) -> None:
 def test_a_portal_that_publishes_all_the_time_is_released_in_the_twin(bus_options: dict[str, Any]) -> None:
     async def run() -> None:
         async with twin.Portal("a", **bus_options) as a:
-            heard = a.subscribe("n", dict)
+            subscription = a.subscribe("n", dict)
 
             async def publish(pause: float) -> None:
                 for number in range(1_000_000):
@@ -155,13 +155,13 @@ def test_a_portal_that_publishes_all_the_time_is_released_in_the_twin(bus_option
             for task in publishing:
                 task.cancel()
             await asyncio.wait(publishing)
-            assert (await heard.recv(timeout=5)) == {"n": 0}
+            assert (await subscription.recv(timeout=5)) == {"n": 0}
 
     asyncio.run(run())
 
 
 @pytest.mark.parametrize("fault", [asyncio.CancelledError, GeneratorExit, ValueError, BaseException])
-def test_what_a_callback_of_the_twin_raises_harms_nobody(
+def test_what_a_callback_of_the_twin_raises_harms_no_other(
     bus_options: dict[str, Any], fault: type[BaseException]
 ) -> None:
     async def run() -> None:
@@ -221,7 +221,7 @@ def test_a_twins_close_that_is_cancelled_is_waited_for_by_the_next(bus_options: 
     asyncio.run(run())
 
 
-def test_a_twin_in_another_loop_says_so_and_closes_there_once_its_own_has_ended(bus_options: dict[str, Any]) -> None:
+def test_a_twin_in_another_loop_is_refused_and_closes_there_once_its_own_has_ended(bus_options: dict[str, Any]) -> None:
     async def begin() -> twin.Portal:
         portal = twin.Portal("a", **bus_options)
         await portal.wait_released(10)
@@ -254,14 +254,14 @@ def test_a_twin_in_another_loop_says_so_and_closes_there_once_its_own_has_ended(
     asyncio.run(portal.close())
 
 
-def test_a_twin_that_found_nobody_may_look_in_another_loop(tmp_path: Path) -> None:
+def test_a_twin_that_found_no_manager_may_look_in_another_loop(tmp_path: Path) -> None:
     portal = twin.Portal("a", socket_name=tmp_path / "g", manager_timeout=0.1)
 
     async def look() -> None:
-        heard = portal.subscribe("g", str)
+        subscription = portal.subscribe("g", str)
         await portal.wait_released(10)
         await portal.publish("g", "text")
-        assert await heard.recv(timeout=10) == "text"
+        assert await subscription.recv(timeout=10) == "text"
         await portal.close()
 
     with pytest.raises(omq.ConnectError):

@@ -82,7 +82,7 @@ def test_the_defaults_are_those_of_the_definition() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "named"),
+    ("arguments", "named"),
     [
         ({"transport": "pgm"}, "transport"),
         ({"platform": ""}, "platform"),
@@ -96,6 +96,6 @@ def test_the_defaults_are_those_of_the_definition() -> None:
         ({"address": ""}, "address"),
     ],
 )
-def test_what_does_not_fit_is_named(told: dict[str, object], named: str) -> None:
+def test_what_does_not_fit_is_named(arguments: dict[str, object], named: str) -> None:
     with pytest.raises(UsageError, match=f"^{named}="):
-        Bus(**told)  # type: ignore[arg-type]
+        Bus(**arguments)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Proxies for tests: each runs in a thread of its own, and a test tells it what to do."""
+"""Proxies for tests: each runs in a thread of its own, and a test steers it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Steered:
         """The same of the backend."""
         return str(self.back.endpoints[0])
 
-    def tell(self, command: bytes) -> None:
+    def command_proxy(self, command: bytes) -> None:
         """Gives a command."""
         self.steer.send(command, timeout=BOUND)
         if self.steer.socket_type is omq.SocketType.REQ:
@@ -97,7 +97,7 @@ class Proxies:
     def stop(self) -> None:
         for one in self._running:
             if one.thread.is_alive():
-                one.tell(b"KILL")
+                one.command_proxy(b"KILL")
                 one.ends()
 
 

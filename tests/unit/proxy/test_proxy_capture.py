@@ -74,7 +74,7 @@ def line(request, make, crew):
 def _end_by_command(line, proxied, command):
     proxy = proxied(line.front, line.back, capture=line.capture)
     line.stalls()
-    proxy.tell(command)
+    proxy.command_proxy(command)
     proxy.ends()
 
 
@@ -126,7 +126,7 @@ def test_what_was_forwarded_by_then_has_been_captured(make, crew, proxied, line)
     """Without a proxy that comes after it: the copies do not wait for one."""
     proxy = proxied(line.front, line.back, capture=line.capture)
     line.stalls()
-    proxy.tell(b"KILL")
+    proxy.command_proxy(b"KILL")
     proxy.ends()
     (peer,) = line.back.peers
     count = peer.messages_out  # not before the end: a slow proxy may only have paused

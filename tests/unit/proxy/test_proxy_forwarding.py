@@ -164,10 +164,10 @@ def test_bytes_of_plain_tcp_and_answers_pass(make, proxied):
         identity, nothing = worker.recv_multipart(timeout=BOUND)
         assert nothing == b""
         plain.sendall(b"question" * 10_000)
-        heard = b""
-        while len(heard) < 80_000:
-            heard += worker.recv_multipart(timeout=BOUND)[1]
-        assert heard == b"question" * 10_000
+        received = b""
+        while len(received) < 80_000:
+            received += worker.recv_multipart(timeout=BOUND)[1]
+        assert received == b"question" * 10_000
         worker.send(b"no id")
         worker.send_multipart([b"no peer", b"lost"])
         worker.send_multipart([identity, b"answer" * 10_000])
@@ -268,7 +268,7 @@ def test_a_welcome_message_leaves_though_nothing_is_forwarded(make, proxied):
 
 
 @in_both_twins
-def test_peers_that_come_and_go_cost_nobody_else_a_message(make, proxied):
+def test_peers_that_come_and_go_cost_no_other_a_message(make, proxied):
     proxy = proxied(omq.PULL, omq.PUSH)
     receiver = make(omq.PULL, connect=proxy.back_end)
     receiver.wait_connected(timeout=BOUND)
@@ -356,7 +356,7 @@ def test_subscriptions_come_and_go(make, proxied):
     other.subscribe(b"a")
     one.unsubscribe(b"a")
     other.unsubscribe(b"b")
-    assert publisher.recv(timeout=BOUND) == b"\x00b"  # somebody still wants the a
+    assert publisher.recv(timeout=BOUND) == b"\x00b"  # a subscriber still wants the a
     publisher.send(b"a 1")
     assert other.recv(timeout=BOUND) == b"a 1"
     other.close()
@@ -464,7 +464,7 @@ def test_a_rep_at_both_ends_keeps_the_envelope_and_outlives_who_asked(make, prox
     proxy = proxied(echo, echo)
     for turn in range(20):
         with make(omq.DEALER, connect=proxy.front_end, linger=0) as gone:
-            gone.send_multipart([b"", b"nobody waits for it"])
+            gone.send_multipart([b"", b"no peer waits for it"])
         client = make(omq.DEALER, connect=proxy.front_end)
         client.send(b"without a delimiter")
         client.send_multipart([b"one", b"two", b"", b"%d" % turn])
@@ -485,14 +485,14 @@ def test_a_req_at_both_ends_asks_what_it_was_answered(make, proxied, options):
         rep.send_multipart([b"more", b"%d" % (number + 1)])
 
 
-def test_a_rep_at_both_ends_that_is_killed_owes_nobody_a_reply(make, proxied):
+def test_a_rep_at_both_ends_that_is_killed_owes_no_peer_a_reply(make, proxied):
     echo = make(omq.REP, bind=TCP)
     client = make(omq.REQ, connect=echo.endpoints[0])
     for turn in range(20):
         proxy = proxied(echo, echo)
         client.send(b"%d" % turn)
         assert client.recv(timeout=BOUND) == b"%d" % turn
-        proxy.tell(b"KILL")
+        proxy.command_proxy(b"KILL")
         proxy.ends()
     client.send(b"by hand")
     assert echo.recv(timeout=BOUND) == b"by hand"

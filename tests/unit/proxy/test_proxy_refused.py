@@ -125,5 +125,5 @@ def test_sockets_of_several_contexts_fit(make, proxied):
         sender, receiver = make(omq.PUSH, connect=proxy.front_end), make(omq.PULL, connect=proxy.back_end)
         sender.send(b"x")
         assert receiver.recv(timeout=BOUND) == b"x"
-        proxy.tell(b"TERMINATE")
+        proxy.command_proxy(b"TERMINATE")
         proxy.ends()

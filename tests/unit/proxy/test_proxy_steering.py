@@ -25,7 +25,7 @@ steered_by_each = pytest.mark.parametrize("kinds", CONTROLS, ids=lambda kinds: k
 
 
 class Flood:
-    """A thread that sends numbered messages until it is told to stop."""
+    """A thread that sends numbered messages until a call of stop."""
 
     def __init__(self, crew, socket, size=100, at=0):
         self.sent = at
@@ -48,7 +48,7 @@ class Flood:
 
 
 class Sink:
-    """A thread that receives numbered messages, in order, until its socket falls silent and it is told to stop."""
+    """A thread that receives numbered messages, in order, until its socket falls silent after a call of stop."""
 
     def __init__(self, crew, socket, at=0):
         self.got = at
@@ -79,12 +79,12 @@ def test_pause_holds_and_resume_loses_nothing(make, crew, proxied, kinds):
     sink = Sink(crew, make(omq.PULL, connect=proxy.back_end))
     flood = Flood(crew, make(omq.PUSH, connect=proxy.front_end))
     until(lambda: sink.got > 1000, "messages")
-    proxy.tell(b"PAUSE")
+    proxy.command_proxy(b"PAUSE")
     held = stable(lambda: sink.got)  # what had been forwarded arrives
     assert flood.sent > held
     sent = flood.stop()
     assert sink.got == held < sent
-    proxy.tell(b"RESUME")
+    proxy.command_proxy(b"RESUME")
     until(lambda: sink.got == sent, "the rest")
     assert sink.stop() == sent
 
@@ -114,20 +114,20 @@ def test_statistics_count_whole_messages_and_all_their_parts(make, proxied):
     worker.send_multipart([*worker.recv_multipart(timeout=BOUND)[:2], b""])
     client.recv_multipart(timeout=BOUND)
     assert proxy.figures() == (1, 14, 1, 9, 1, 9, 1, 14)
-    proxy.tell(b"no command")
+    proxy.command_proxy(b"no command")
     assert proxy.figures() == (1, 14, 1, 9, 1, 9, 1, 14)
 
 
 def test_a_control_socket_that_takes_no_answer_gets_none(make, proxied):
     proxy = proxied(omq.PULL, omq.PUSH, kinds=(omq.PULL, omq.PUSH))
     for _ in range(10):
-        proxy.tell(b"STATISTICS")
+        proxy.command_proxy(b"STATISTICS")
     proxy.steer.send_multipart([b"TERMINATE", b"in two parts"])
-    proxy.tell(b"no command")
+    proxy.command_proxy(b"no command")
     sender, receiver = make(omq.PUSH, connect=proxy.front_end), make(omq.PULL, connect=proxy.back_end)
     sender.send(b"on it goes")
     assert receiver.recv(timeout=BOUND) == b"on it goes"
-    proxy.tell(b"TERMINATE")
+    proxy.command_proxy(b"TERMINATE")
     proxy.ends()
 
 
@@ -136,7 +136,7 @@ def test_a_control_socket_that_takes_no_answer_gets_none(make, proxied):
 @pytest.mark.parametrize(
     ("own", "others"), [(omq.PAIR, omq.PAIR), (omq.PULL, omq.PUSH), (omq.SUB, omq.PUB), (omq.REP, omq.DEALER)], ids=str
 )
-def test_messages_pass_beside_commands_that_never_cease(make, own, others, paused):
+def test_messages_pass_next_to_commands_that_never_cease(make, own, others, paused):
     """All of them wait when the proxy begins, the last one ends it, and the messages were not kept till after that."""
     front, back = make(omq.PULL, bind="inproc://front"), make(omq.PUSH, bind="inproc://back")
     control = make(own, bind="inproc://control", recv_hwm=0, **({"subscribe": b""} if own is omq.SUB else {}))
@@ -161,14 +161,14 @@ def test_messages_pass_beside_commands_that_never_cease(make, own, others, pause
 @steered_by_each
 def test_what_was_received_before_terminate_is_forwarded(make, proxied, kinds):
     proxy = proxied(omq.PULL, make(omq.PUSH, bind=TCP, send_hwm=100_000), kinds=kinds)
-    proxy.tell(b"PAUSE")
+    proxy.command_proxy(b"PAUSE")
     senders = [make(omq.PUSH, connect=proxy.front_end) for _ in range(3)]
     for sender in senders:
         sender.send_many([b"%d" % number for number in range(3000)])
         sender.flush(BOUND)
     receiver = make(omq.PULL, connect=proxy.back_end)
     receiver.wait_connected(timeout=BOUND)
-    proxy.tell(b"TERMINATE")
+    proxy.command_proxy(b"TERMINATE")
     proxy.ends()
     found = Counter(receiver.recv(timeout=BOUND) for _ in range(9000))
     assert set(found.values()) == {3}
@@ -179,7 +179,7 @@ def test_terminate_ends_a_flood_and_keeps_what_is_not_forwarded(make, crew, prox
     sink = Sink(crew, make(omq.PULL, connect=proxy.back_end))
     flood = Flood(crew, make(omq.PUSH, connect=proxy.front_end))
     until(lambda: sink.got > 1000, "messages")
-    proxy.tell(b"TERMINATE")
+    proxy.command_proxy(b"TERMINATE")
     proxy.ends()
     sent, got = flood.stop(), sink.stop()
     while got < sent:  # the rest is still the frontend's
@@ -194,21 +194,21 @@ def test_terminate_waits_for_room_and_not_for_ever(make, proxied):
     for number in range(50):
         sender.send(b"%d" % number)
     until(lambda: proxy.figures().front_in == 10, "as many as there is room for")
-    proxy.tell(b"TERMINATE")
+    proxy.command_proxy(b"TERMINATE")
     proxy.ends()
     assert [proxy.front.recv(timeout=BOUND) for _ in range(40)] == [b"%d" % number for number in range(10, 50)]
 
 
-def test_terminate_is_not_kept_up_by_a_flood_beside_a_stalled_direction(make, crew, proxied):
+def test_terminate_is_not_kept_up_by_a_flood_next_to_a_stalled_direction(make, crew, proxied):
     proxy = proxied(omq.PAIR, make(omq.PAIR, bind=TCP, recv_hwm=10))
     left = make(omq.PAIR, connect=proxy.front_end, recv_hwm=10)
     right = make(omq.PAIR, connect=proxy.back_end, recv_hwm=100_000)
-    stalled = Flood(crew, right, size=5000)  # nobody takes what comes at the left
+    stalled = Flood(crew, right, size=5000)  # no socket takes what comes at the left
     stable(lambda: stalled.sent)
     flood = Flood(crew, left)
     until(lambda: proxy.figures().front_in > 1000, "a flood the other way")
     crew(lambda: [right.recv(timeout=BOUND) for _ in range(1000)])
-    proxy.tell(b"TERMINATE")
+    proxy.command_proxy(b"TERMINATE")
     proxy.ends()
     for one in (flood, stalled):
         assert one.stop() > 0
@@ -218,20 +218,20 @@ def test_kill_ends_at_once_and_what_waits_stays(make, proxied):
     proxy = proxied(omq.PULL, omq.PUSH)
     receiver = make(omq.PULL, connect=proxy.back_end)
     receiver.wait_connected(timeout=BOUND)
-    proxy.tell(b"PAUSE")
+    proxy.command_proxy(b"PAUSE")
     proxy.figures()
     sender = make(omq.PUSH, connect=proxy.front_end)
     for number in range(50):
         sender.send(b"%d" % number)
     sender.flush(BOUND)
-    proxy.tell(b"KILL")
+    proxy.command_proxy(b"KILL")
     proxy.ends()
     assert [proxy.front.recv(timeout=BOUND) for _ in range(50)] == [b"%d" % number for number in range(50)]
 
 
 def test_a_proxy_can_follow_a_proxy(make, proxied):
     proxy = proxied(omq.PULL, omq.PUSH)
-    proxy.tell(b"TERMINATE")
+    proxy.command_proxy(b"TERMINATE")
     proxy.ends()
     again = proxied(proxy.front, proxy.back)
     sender, receiver = make(omq.PUSH, connect=again.front_end), make(omq.PULL, connect=again.back_end)
@@ -290,7 +290,7 @@ def test_a_slow_subscriber_stalls_a_publisher_that_drops_nothing_and_figures_sti
     assert sink.stop() == sent
 
 
-def test_a_quiet_peer_is_heard_beside_a_busy_one(make, crew, proxied):
+def test_a_quiet_peer_is_read_next_to_a_busy_one(make, crew, proxied):
     small = {"recv_buffer": 16384, "send_buffer": 16384}  # what is on its way stands in front of every message
     proxy = proxied(make(omq.ROUTER, bind=TCP, **small), make(omq.DEALER, bind=TCP, send_hwm=100, **small))
     worker = make(omq.DEALER, connect=proxy.back_end, recv_hwm=100, **small)
@@ -446,7 +446,7 @@ threading.Thread(target=lambda: [sum(range(20_000)) for _ in iter(int, 1)], daem
 
 @pytest.mark.parametrize("before", ["", COMPUTES], ids=["alone", "next to a thread that computes"])
 @pytest.mark.parametrize("rate", [500, 3000])
-def test_ctrl_c_beside_a_stream_that_leaves_time_to_sleep(make, crew, rate, before):
+def test_ctrl_c_next_to_a_stream_that_leaves_time_to_sleep(make, crew, rate, before):
     """A signal that comes while the proxy works, or waits for the GIL, interrupts no sleep: there comes a message."""
     over = threading.Event()
     with subprocess.Popen([sys.executable, "-c", before + PROGRAM], stdout=subprocess.PIPE, text=True) as process:
@@ -509,12 +509,12 @@ def test_a_call_that_waits_when_the_proxy_begins_keeps_neither_from_its_messages
         with contextlib.suppress(omq.ReceiveTimeout):
             passed.append(receiver.recv(timeout=0.05))
     assert {*passed, *taken} == {b"%d" % number for number in range(2000)}
-    proxy.tell(b"KILL")
+    proxy.command_proxy(b"KILL")
     proxy.ends()
     front.close()
 
 
-def test_other_threads_run_beside_a_flooded_proxy(make, crew, proxied):
+def test_other_threads_run_next_to_a_flooded_proxy(make, crew, proxied):
     """New peers shake hands in the I/O thread, and this thread goes on, while the proxy never waits."""
     proxy = proxied(omq.PULL, omq.PUSH)
     sink = Sink(crew, make(omq.PULL, connect=proxy.back_end))

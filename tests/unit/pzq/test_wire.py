@@ -44,7 +44,7 @@ def test_keys_are_in_order_and_no_two_are_the_same() -> None:
         ([b"p", b"id", b"", b"DEDUP:a:7"], ([b"DEDUP:a:7"], b"", 0)),
     ],
 )
-def test_what_a_producer_says(frames: list[bytes], found: object) -> None:
+def test_what_a_producer_sends(frames: list[bytes], found: object) -> None:
     assert wire.read_produced(frames) == found
 
 
@@ -55,7 +55,7 @@ def test_what_a_producer_says(frames: list[bytes], found: object) -> None:
         *(b"DEDUP:\0a:1", b"DEDUP:" + b"a" * 97 + b":1", b"DEDUP:a:" + b"1" * 5000, b"DEDUP:a:\xb2", b"REPLICA:"),
     ],
 )
-def test_headers_that_say_something_wrong(header: bytes) -> None:
+def test_headers_with_wrong_values(header: bytes) -> None:
     with pytest.raises(Malformed):
         wire.read_produced([b"p", b"id", header, b"", b"body"])
 

@@ -16,7 +16,7 @@ T = SocketType
 
 
 class FakeSession:
-    """One end of a pipe, and a note of what it was told."""
+    """One end of a pipe, and a record of its notifications."""
 
     def __init__(self, pattern, identity=b""):
         recv_queue = pattern.recv_queue if pattern.queues_messages else None
@@ -65,7 +65,7 @@ def test_peers_come_and_go(kind):
 
 
 @pytest.mark.parametrize("kind", list(PATTERNS))
-def test_the_commands_that_a_pattern_declares_are_heeded_by_somebody(kind):
+def test_every_command_that_a_pattern_declares_has_a_handler(kind):
     pattern = make(kind)
     heeded_in_order = pattern.send_queue is not None and pattern.send_queue.heeds
     assert bool(pattern.commands) == (heeded_in_order or type(pattern).heed is not Pattern.heed)
@@ -86,7 +86,7 @@ class Obedient(PATTERNS[T.PULL]):
         self.heeded.append((session, command))
 
 
-def test_a_pattern_hears_of_its_commands_alone_and_from_its_peers_alone():
+def test_a_pattern_gets_its_commands_alone_and_from_its_peers_alone():
     pattern = Obedient(T.PULL, Options(), WaitQueue(), WaitQueue())
     session, stranger = join(pattern), FakeSession(pattern)
     for command in (Join(b"g"), Leave(b"g"), Command(b"NOVEL", b"")):
@@ -97,10 +97,10 @@ def test_a_pattern_hears_of_its_commands_alone_and_from_its_peers_alone():
 
 @pytest.mark.parametrize(("name", "data"), [(b"JOIN", b""), (b"LEAVE", b"group"), (b"A" * 255, b"x")])
 def test_a_command_over_a_pipe_comes_whole(name, data):
-    session, heard = FakeSession(make(T.PUSH)), []
-    session.on_command = heard.append
+    session, seen = FakeSession(make(T.PUSH)), []
+    session.on_command = seen.append
     session.far.command(name, data)
-    assert heard == [bytes((len(name),)) + name + data]
+    assert seen == [bytes((len(name),)) + name + data]
 
 
 # ROUTER
@@ -197,7 +197,7 @@ def test_subscriptions_are_not_reported_unasked():
     assert (changes, news) == ([True], [(session, b"c", False)])
 
 
-def test_what_is_to_be_told_gathers_until_the_engine_asks():
+def test_what_is_to_be_reported_gathers_until_the_engine_asks():
     pattern = make(T.PUB)
     asked, changes, news = [], [], []
     pattern.listen(lambda: changes.append(True), lambda _, *what: news.append(what))
@@ -218,7 +218,7 @@ def unread(pattern):
     return pattern.send_queue.mailbox.unread
 
 
-def test_a_peer_that_goes_with_many_prefixes_holds_nobody_up():
+def test_a_peer_that_goes_with_many_prefixes_delays_no_other():
     """Its subscriptions are removed in turns, and its slot stays unused until then."""
     pattern = make(T.XPUB, recv_hwm=0)
     turns = []
@@ -275,7 +275,7 @@ def test_a_slot_is_free_only_when_the_matcher_has_forgotten_it():
 # Subscribers
 
 
-def test_a_subscriber_tells_of_each_subscription_and_of_the_last_end():
+def test_a_subscriber_sends_each_subscription_and_the_last_end():
     """libzmq does the same: publishers do not count, but a subscriber upstream may want each."""
     pattern = make(T.SUB, subscribe=[b"opt", b"opt"])
     far = join(pattern).far

@@ -19,20 +19,22 @@ def bin_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "bin"
 
 
-def put(folder: Path, says: str, status: int = 0) -> None:
-    (folder / "java").write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {status}\n")
+def put(folder: Path, version: str, status: int = 0) -> None:
+    (folder / "java").write_text(f"#!/bin/sh\necho '{version}' >&2\nexit {status}\n")
     (folder / "java").chmod(0o755)
 
 
-@pytest.mark.parametrize(("says", "fits"), [("17.0.15", True), ("25", True), ("11.0.2", False), ("1.8.0_392", False)])
-def test_the_version_counts(bin_: Path, says: str, fits: bool) -> None:
-    put(bin_, f'openjdk version "{says}" 2026-01-20')
+@pytest.mark.parametrize(
+    ("version", "fits"), [("17.0.15", True), ("25", True), ("11.0.2", False), ("1.8.0_392", False)]
+)
+def test_the_version_counts(bin_: Path, version: str, fits: bool) -> None:
+    put(bin_, f'openjdk version "{version}" 2026-01-20')
     found = java.missing()
     assert (found == "") is fits
-    assert fits or (says in found and "17 or newer" in found)
+    assert fits or (version in found and "17 or newer" in found)
 
 
-def test_a_java_that_fails_is_none(bin_: Path) -> None:
+def test_a_java_that_fails_does_not_count(bin_: Path) -> None:
     put(bin_, 'openjdk version "17.0.15" 2026-01-20', status=1)
     assert "17 or newer" in java.missing()
 

@@ -14,7 +14,7 @@ import omq.spark
 from omq.spark import version
 
 ROOT = Path(__file__).parents[3]
-SAYS = r"omq\.spark needs PySpark 4\.2 or newer, and 4\.1\.4 is installed: pip install 'pyspark>=4\.2'"
+ERROR = r"omq\.spark needs PySpark 4\.2 or newer, and 4\.1\.4 is installed: pip install 'pyspark>=4\.2'"
 
 #: Nothing may be imported that needs admission control, which PySpark 4.1 does not have.
 OLD = """
@@ -41,7 +41,7 @@ def test_a_version_is_compared_by_its_numbers(monkeypatch: pytest.MonkeyPatch, i
 
 def test_register_names_both_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.__version__", "4.1.4")
-    with pytest.raises(omq.StateError, match=SAYS):
+    with pytest.raises(omq.StateError, match=ERROR):
         omq.spark.register(None)
 
 

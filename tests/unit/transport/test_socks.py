@@ -12,7 +12,7 @@ def opening(host="far", credentials=None):
 
 
 @pytest.mark.parametrize(
-    ("host", "said"),
+    ("host", "encoded"),
     [
         ("10.0.0.1", b"\1\x0a\0\0\1"),
         ("::1", b"\4" + bytes(15) + b"\1"),
@@ -21,11 +21,11 @@ def opening(host="far", credentials=None):
         ("bücher.example", b"\3\x15xn--bcher-kva.example"),
     ],
 )
-def test_the_request_names_the_endpoint(host, said):
+def test_the_request_names_the_endpoint(host, encoded):
     one = opening(host)
     assert one.start() == b"\5\1\0"
     assert one.needed == 2
-    assert one.receive(b"\5\0") == b"\5\1\0" + said + b"\0\x4d"
+    assert one.receive(b"\5\0") == b"\5\1\0" + encoded + b"\0\x4d"
     assert one.needed == 4
 
 

@@ -179,8 +179,8 @@ def test_a_port_is_free_again_right_after_its_connections_have_closed(listen, fr
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("tcp://192.0.2.1:*", errno.EADDRNOTAVAIL),  # RFC 5737: nobody's address
-        ("tcp://name.invalid:*", None),  # RFC 6761: nobody's name
+        ("tcp://192.0.2.1:*", errno.EADDRNOTAVAIL),  # RFC 5737: no host's address
+        ("tcp://name.invalid:*", None),  # RFC 6761: no host's name
     ],
 )
 def test_an_address_that_is_not_ours_is_a_bind_error(listen, text, expected):

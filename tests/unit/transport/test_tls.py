@@ -136,7 +136,7 @@ def test_what_came_before_a_broken_record_is_read(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01"], ids=["plain", "half"])
-def test_a_handshake_that_fails_says_why(pair: Pair, sent: bytes) -> None:
+def test_a_handshake_that_fails_reports_why(pair: Pair, sent: bytes) -> None:
     pair.other.sendall(sent)
     pair.other.shutdown(socket.SHUT_WR)
     assert pair.engine.recv(1) == b""

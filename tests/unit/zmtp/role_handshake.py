@@ -1,4 +1,4 @@
-"""Both sides of a handshake with roles, driven by hand: what each says, step by step."""
+"""Both sides of a handshake with roles, driven by hand: what each sends, step by step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,17 +11,17 @@ from omq.zmtp.mechanism import Mechanism
 
 @dataclass
 class Exchange:
-    """A client and a server, and what they have said: each entry the side that speaks and one whole frame.
+    """A client and a server, and what they have sent: each entry the sending side and one whole frame.
 
     Attributes:
         client: The client's handshake, done.
         server: The server's handshake, done.
-        said: The commands in their order; greetings are not among them.
+        sent: The commands in their order; greetings are not among them.
     """
 
     client: Handshake
     server: Handshake
-    said: list[tuple[str, bytes]] = field(default_factory=list)
+    sent: list[tuple[str, bytes]] = field(default_factory=list)
 
 
 def handshake(mechanism: Mechanism, kind: SocketType = SocketType.DEALER, **properties: bytes) -> Handshake:
@@ -31,7 +31,7 @@ def handshake(mechanism: Mechanism, kind: SocketType = SocketType.DEALER, **prop
 
 
 def greet(client: Handshake, server: Handshake) -> bytes:
-    """Exchanges the greetings; gives the client's first command. A server says nothing first."""
+    """Exchanges the greetings; gives the client's first command. A server sends nothing first."""
     to_server, to_client = client.start(), server.start()
     first = client.receive(to_client)
     assert server.receive(to_server) == b""
@@ -57,11 +57,11 @@ def run(make_client: Callable[[], Mechanism], make_server: Callable[[], Mechanis
     exchange = Exchange(client, server)
     to_server, to_client = greet(client, server), b""
     while not (client.done and server.done):
-        exchange.said += [("client", one) for one in frames(to_server)]
+        exchange.sent += [("client", one) for one in frames(to_server)]
         to_client = server.receive(to_server)
         if server.question is not None:
             to_client += server.answer()
-        exchange.said += [("server", one) for one in frames(to_client)]
+        exchange.sent += [("server", one) for one in frames(to_client)]
         to_server = client.receive(to_client)
     assert to_server == b""
     return exchange

@@ -28,9 +28,9 @@ def side(mechanism, socket_type):
 
 
 def go_on(one, data):
-    """Lets a side take bytes, and answers its question, if it has one; gives what it says."""
-    said = one.receive(data)
-    return said + one.answer() if one.question is not None else said
+    """Lets a side take bytes, and answers its question, if it has one; returns what it sends."""
+    sent = one.receive(data)
+    return sent + one.answer() if one.question is not None else sent
 
 
 @pytest.mark.parametrize(
@@ -49,15 +49,15 @@ def go_on(one, data):
 def test_no_peer_is_through_before_it_is_known_that_it_may_be(ours, theirs, early, again):
     us, peer = side(ours, SocketType.PULL), side(theirs, SocketType.PUSH)
     ahead = False  # it may be through, and we are not
-    said, heard = us.start(), peer.start()
-    while heard or said:
+    sent, received = us.start(), peer.start()
+    while received or sent:
         answers = []
-        for octet in heard:
+        for octet in received:
             answers.append(go_on(us, bytes([octet])))
             assert us.peer_may_send or not us.done
             ahead = ahead or (us.peer_may_send and not us.done)
-        said += b"".join(answers)
-        heard, said = go_on(peer, said) if said else b"", b""
+        sent += b"".join(answers)
+        received, sent = go_on(peer, sent) if sent else b"", b""
         assert us.peer_may_send or not peer.done
     assert us.done
     assert peer.done

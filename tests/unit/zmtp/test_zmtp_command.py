@@ -60,7 +60,7 @@ def test_encode_command_refuses_what_is_no_name(name):
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "reason"),
     [
         (lambda: command.ping(-1), "16 bits"),
         (lambda: command.ping(65536), "16 bits"),
@@ -96,8 +96,8 @@ def test_encode_command_refuses_what_is_no_name(name):
         "names that differ by case",
     ],
 )
-def test_what_may_not_be_sent_is_the_callers_fault(make, says):
-    with pytest.raises(LocalProtocolError, match=says):
+def test_what_may_not_be_sent_is_the_callers_fault(make, reason):
+    with pytest.raises(LocalProtocolError, match=reason):
         make()
 
 
@@ -174,7 +174,7 @@ def test_a_prefix_of_a_megabyte_is_no_problem():
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "reason"),
     [
         (b"\x04PING", "2 to 18"),
         (b"\x04PING\x00", "2 to 18"),
@@ -200,8 +200,8 @@ def test_a_prefix_of_a_megabyte_is_no_problem():
         "ERROR 255 announced",
     ],
 )
-def test_malformed_data_is_the_peers_fault(body, says):
-    with pytest.raises(RemoteProtocolError, match=says):
+def test_malformed_data_is_the_peers_fault(body, reason):
+    with pytest.raises(RemoteProtocolError, match=reason):
         command.parse_traffic_command(body)
 
 
@@ -231,7 +231,7 @@ def test_a_value_above_the_limit_of_its_size_field_is_not_sent(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "reason"),
     [
         (b"\x00", "ends inside"),
         (b"\x00\x00\x00\x00\x00", "cannot name"),
@@ -261,8 +261,8 @@ def test_a_value_above_the_limit_of_its_size_field_is_not_sent(monkeypatch):
         "all ff",
     ],
 )
-def test_malformed_properties(body, says):
-    with pytest.raises(RemoteProtocolError, match=says):
+def test_malformed_properties(body, reason):
+    with pytest.raises(RemoteProtocolError, match=reason):
         command.parse_properties(body)
 
 

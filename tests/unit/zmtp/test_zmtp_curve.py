@@ -1,4 +1,4 @@
-"""CURVE, byte by byte (RFC 25, RFC 26): each message flipped, cut, repeated, reordered, said by the wrong side."""
+"""CURVE, byte by byte (RFC 25, RFC 26): each message flipped, cut, repeated, reordered, sent by the wrong side."""
 
 import pytest
 
@@ -45,14 +45,14 @@ def pair() -> tuple[Handshake, Handshake]:
 def exchanged(count: int) -> tuple[Handshake, Handshake, bytes]:
     """Both sides after a number of commands, and the next one, which is not delivered."""
     theirs, ours = pair()
-    says = greet(theirs, ours)
+    sent = greet(theirs, ours)
     hearer, other = ours, theirs
     for _ in range(count):
-        says = hearer.receive(says)
+        sent = hearer.receive(sent)
         if hearer.question is not None:
-            says = hearer.answer()
+            sent = hearer.answer()
         hearer, other = other, hearer
-    return hearer, other, says
+    return hearer, other, sent
 
 
 # --- good handshakes --------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def test_sizes_on_the_wire() -> None:
     metadata = encode_properties({b"Socket-Type": b"DEALER", b"Identity": b"me"})
     theirs = encode_properties({b"Socket-Type": b"ROUTER"})
     assert [
-        (side, parse_command(one[2:] if one[0] == 4 else one[9:]).name, len(one)) for side, one in exchange.said
+        (side, parse_command(one[2:] if one[0] == 4 else one[9:]).name, len(one)) for side, one in exchange.sent
     ] == [
         ("client", b"HELLO", 2 + 200),
         ("server", b"WELCOME", 2 + 168),
@@ -93,10 +93,10 @@ def test_the_server_asks_with_the_clients_key() -> None:
 
 def test_no_two_handshakes_share_a_byte_that_matters() -> None:
     one, other = run(client, server), run(client, server)
-    assert all(a != b for (_, a), (_, b) in zip(one.said, other.said, strict=True))
+    assert all(a != b for (_, a), (_, b) in zip(one.sent, other.sent, strict=True))
 
 
-def test_a_refusal_is_told_and_named() -> None:
+def test_a_refusal_is_sent_and_named() -> None:
     ours, theirs, initiate = exchanged(2)
     ours.receive(initiate)
     with pytest.raises(AuthenticationError, match="'400'"):
@@ -113,12 +113,12 @@ STEPS = ["HELLO", "WELCOME", "INITIATE", "READY"]
 @pytest.mark.parametrize("step", range(4), ids=STEPS)
 def test_every_byte_flipped(step: int) -> None:
     # The bytes of the frame's header may as well announce a longer frame, which then does not come.
-    hearer, _, says = exchanged(step)
-    size = len(says)
+    hearer, _, sent = exchanged(step)
+    size = len(sent)
     for at in range(size):
-        hearer, _, says = exchanged(step)
-        broken = bytearray(says)
-        broken[at % len(says)] ^= 1 << at % 8
+        hearer, _, sent = exchanged(step)
+        broken = bytearray(sent)
+        broken[at % len(sent)] ^= 1 << at % 8
         try:
             hearer.receive(bytes(broken))
         except (RemoteProtocolError, HandshakeError):
@@ -131,8 +131,8 @@ def test_every_byte_flipped(step: int) -> None:
 
 @pytest.mark.parametrize("step", range(4), ids=STEPS)
 def test_every_length_cut(step: int) -> None:
-    hearer, _, says = exchanged(step)
-    command = parse_command(says[2:] if says[0] == 4 else says[9:])
+    hearer, _, sent = exchanged(step)
+    command = parse_command(sent[2:] if sent[0] == 4 else sent[9:])
     for size in range(len(command.body)):
         hearer, _, _ = exchanged(step)
         with pytest.raises(RemoteProtocolError):
@@ -141,27 +141,27 @@ def test_every_length_cut(step: int) -> None:
 
 @pytest.mark.parametrize("step", range(4), ids=STEPS)
 def test_one_byte_more(step: int) -> None:
-    hearer, _, says = exchanged(step)
-    command = parse_command(says[2:] if says[0] == 4 else says[9:])
+    hearer, _, sent = exchanged(step)
+    command = parse_command(sent[2:] if sent[0] == 4 else sent[9:])
     with pytest.raises(RemoteProtocolError):
         hearer.receive(encode_command(command.name, command.body + b"\0"))
 
 
 @pytest.mark.parametrize("step", range(4), ids=STEPS)
-@pytest.mark.parametrize("said", range(4), ids=STEPS)
-def test_reordered_repeated_and_said_by_the_wrong_side(step: int, said: int) -> None:
-    if step == said:
+@pytest.mark.parametrize("other_step", range(4), ids=STEPS)
+def test_reordered_repeated_and_sent_by_the_wrong_side(step: int, other_step: int) -> None:
+    if step == other_step:
         return
     hearer, _, _ = exchanged(step)
-    _, _, says = exchanged(said)
+    _, _, sent = exchanged(other_step)
     with pytest.raises((RemoteProtocolError, MechanismError)):
-        hearer.receive(says)
+        hearer.receive(sent)
 
 
 @pytest.mark.parametrize("step", range(1, 4), ids=STEPS[1:])
 def test_replayed_from_another_connection(step: int) -> None:
     # HELLO can be replayed (RFC 26: "which has no impact"); what follows belongs to one connection.
-    recorded = run(client, server).said[step][1]
+    recorded = run(client, server).sent[step][1]
     hearer, _, _ = exchanged(step)
     with pytest.raises(RemoteProtocolError):
         hearer.receive(recorded)
@@ -169,7 +169,7 @@ def test_replayed_from_another_connection(step: int) -> None:
 
 def test_a_whole_client_replayed_within_the_life_of_its_cookie() -> None:
     cookies = CookieKeys()
-    recorded = run(client, lambda: server(cookies)).said
+    recorded = run(client, lambda: server(cookies)).sent
     victim = handshake(server(cookies), SocketType.ROUTER)
     victim.start()
     victim.receive(Greeting((3, 1), b"CURVE", False).encode())
@@ -292,7 +292,7 @@ def test_a_client_sends_no_error() -> None:
     assert theirs.failure() == b""
 
 
-def test_a_server_says_which_types_do_not_fit() -> None:
+def test_a_server_names_which_types_do_not_fit() -> None:
     theirs, ours = handshake(client(), SocketType.PUB), handshake(server(), SocketType.ROUTER)
     initiate = theirs.receive(ours.receive(greet(theirs, ours)))
     with pytest.raises(RemoteProtocolError, match="ROUTER and PUB are incompatible"):

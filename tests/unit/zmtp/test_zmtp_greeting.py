@@ -130,13 +130,13 @@ def test_mechanism_and_role_are_read(name, as_server):
 
 
 @pytest.mark.parametrize("octet", [2, 0xFF])
-def test_a_role_that_is_not_known_is_none(octet):
+def test_an_unknown_role_is_ignored(octet):
     """libzmq looks at this octet no more than at the filler."""
     assert GreetingParser().feed(changed(32, octet)) == Greeting((3, 1), b"NULL", False)
 
 
 @pytest.mark.parametrize(
-    ("data", "at", "says"),
+    ("data", "at", "reason"),
     [
         (b"\x01\x00" + bytes(62), 0, "ZMTP 1.0 peer"),
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 0, "ZMTP 1.0 peer"),
@@ -174,15 +174,15 @@ def test_a_role_that_is_not_known_is_none(octet):
         "mechanism goes on at its end",
     ],
 )
-def test_the_first_wrong_octet_is_refused_and_none_before(data, at, says):
+def test_the_first_wrong_octet_is_refused_and_none_before(data, at, reason):
     count, text = refusal(data)
     assert count == at
-    with pytest.raises(RemoteProtocolError, match=says):
+    with pytest.raises(RemoteProtocolError, match=reason):
         GreetingParser().feed(data)
     assert len(text) < 400
 
 
-def test_old_peers_are_told_apart_from_what_is_supported():
+def test_old_peers_are_distinguished_from_what_is_supported():
     assert "not supported" in refusal(b"\x01\x00")[1]
     assert "not supported" in refusal(changed(9, 0))[1]
     assert "not supported" in refusal(changed(10, 1))[1]

@@ -244,7 +244,7 @@ def test_a_peer_that_failed_is_not_known():
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "reason"),
     [
         (b"\x01\x00", "ZMTP 1.0 peer"),
         (b"\xff" + bytes(8) + b"\x00", "ZMTP 1.0 peer"),
@@ -253,9 +253,9 @@ def test_a_peer_that_failed_is_not_known():
     ],
     ids=["1.0", "1.0 long", "2.0", "ssh"],
 )
-def test_old_and_foreign_peers(data, says):
+def test_old_and_foreign_peers(data, reason):
     handshake = dealer()
-    with pytest.raises(RemoteProtocolError, match=says):
+    with pytest.raises(RemoteProtocolError, match=reason):
         handshake.receive(data)
     assert handshake.state is S.FAILED
     assert handshake.failure() == b""
@@ -275,7 +275,7 @@ def test_another_mechanism_names_both(theirs):
 
 
 @pytest.mark.parametrize(
-    ("frame", "says"),
+    ("frame", "reason"),
     [
         (b"\x00\x00", "message before"),
         (b"\x00\x05hello", "message before"),
@@ -321,9 +321,9 @@ def test_another_mechanism_names_both(theirs):
         "2^63",
     ],
 )
-def test_what_is_no_handshake(frame, says):
+def test_what_is_no_handshake(frame, reason):
     handshake = greeted()
-    with pytest.raises(RemoteProtocolError, match=says):
+    with pytest.raises(RemoteProtocolError, match=reason):
         handshake.receive(frame)
     assert handshake.state is S.FAILED
     assert handshake.failure() == b""
@@ -346,7 +346,7 @@ def test_metadata_up_to_the_limit_are_taken():
 
 
 @pytest.mark.parametrize(
-    ("properties", "says", "reason"),
+    ("properties", "message", "reason"),
     [
         ({}, "does not send its socket type", b"no-socket-type"),
         ({b"Socket-Type": b""}, "unknown socket type ''", b"unknown-socket-type"),
@@ -372,9 +372,9 @@ def test_metadata_up_to_the_limit_are_taken():
         "identity of 256 bytes",
     ],
 )
-def test_metadata_that_do_not_fit_are_answered_with_error(properties, says, reason):
+def test_metadata_that_do_not_fit_are_answered_with_error(properties, message, reason):
     handshake = greeted()
-    with pytest.raises(RemoteProtocolError, match=says) as caught:
+    with pytest.raises(RemoteProtocolError, match=message) as caught:
         handshake.receive(ready(properties))
     assert len(str(caught.value)) < 600
     assert str(caught.value).isprintable()
@@ -402,7 +402,7 @@ def test_the_identity_of_a_type_that_has_none_is_ignored():
 
 
 @pytest.mark.parametrize(
-    ("properties", "says"),
+    ("properties", "reason"),
     [
         ({b"Identity": b"i" * 256}, "the identity .* has 256 bytes"),
         ({b"Socket-Type": b"PUB"}, "cannot be set as a property"),
@@ -412,8 +412,8 @@ def test_the_identity_of_a_type_that_has_none_is_ignored():
     ],
     ids=["long identity", "type", "type in capitals", "bad name", "too large"],
 )
-def test_our_own_metadata_are_checked_before_anything_is_sent(properties, says):
-    with pytest.raises(LocalProtocolError, match=says):
+def test_our_own_metadata_are_checked_before_anything_is_sent(properties, reason):
+    with pytest.raises(LocalProtocolError, match=reason):
         Handshake(socket_type=SocketType.DEALER, mechanism=Null(), properties=properties)
 
 

@@ -1,4 +1,4 @@
-"""A handshake that was held before is looked up: it does what a usual one does, whatever was said before."""
+"""A handshake that was held before is looked up: it does what a usual one does, whatever was sent before."""
 
 import itertools
 
@@ -19,7 +19,7 @@ DEALER = ready({b"Socket-Type": b"DEALER", b"Identity": b"one"})
 LONG = ready({b"Socket-Type": b"PUSH", b"X-Long": bytes(300)})
 TRAFFIC = b"\0\4here"
 
-SAID = {
+SENT = {
     "it fits": GREETING + PUSH,
     "traffic follows": GREETING + PUSH + TRAFFIC,
     "other traffic": GREETING + PUSH + TRAFFIC * 3,
@@ -34,26 +34,26 @@ SAID = {
     "a command before READY": GREETING + b"\4\5\4PING" + PUSH,
 }
 CUTS = {
-    "at once": lambda said: [said],
-    "the greeting first": lambda said: [said[:64], said[64:]],
-    "as libzmq": lambda said: [said[:10], said[10:64], said[64:]],
-    "READY in pieces": lambda said: [said[:64], said[64:70], said[70:80], said[80:]],
-    "octets": lambda said: [said[at : at + 1] for at in range(len(said))],
+    "at once": lambda sent: [sent],
+    "the greeting first": lambda sent: [sent[:64], sent[64:]],
+    "as libzmq": lambda sent: [sent[:10], sent[10:64], sent[64:]],
+    "READY in pieces": lambda sent: [sent[:64], sent[64:70], sent[70:80], sent[80:]],
+    "octets": lambda sent: [sent[at : at + 1] for at in range(len(sent))],
 }
 
 
 def held(handshake, pieces):
     """All that a handshake answers, learns and refuses."""
-    told = [handshake.start()]
+    results = [handshake.start()]
     for at, piece in enumerate(pieces):
         try:
-            told.append(handshake.receive(piece))
+            results.append(handshake.receive(piece))
         except (RemoteProtocolError, HandshakeError) as failed:
-            return [*told, type(failed), str(failed), handshake.failure(), handshake.done, handshake.hint]
+            return [*results, type(failed), str(failed), handshake.failure(), handshake.done, handshake.hint]
         if handshake.done:
             left = handshake.unread + b"".join(pieces[at + 1 :])
-            return [*told, handshake.peer, left, handshake.question, handshake.codec, handshake.mechanism]
-    return [*told, handshake.done]
+            return [*results, handshake.peer, left, handshake.question, handshake.codec, handshake.mechanism]
+    return [*results, handshake.done]
 
 
 def usual():
@@ -72,19 +72,19 @@ def _nothing_remembered():
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("before", CUTS)
 def test_a_cached_handshake_ends_as_a_usual_one(cut, before):
-    for said in SAID.values():  # peers who came earlier
-        held(looked_up(), CUTS[before](said))
-    for said in itertools.chain(SAID.values(), SAID.values()):
-        assert held(looked_up(), CUTS[cut](said)) == held(usual(), CUTS[cut](said))
+    for sent in SENT.values():  # peers who came earlier
+        held(looked_up(), CUTS[before](sent))
+    for sent in itertools.chain(SENT.values(), SENT.values()):
+        assert held(looked_up(), CUTS[cut](sent)) == held(usual(), CUTS[cut](sent))
 
 
-def test_what_was_said_before_needs_no_usual_one(monkeypatch):
-    for said in ("traffic follows", "it fits"):
-        held(looked_up(), CUTS["the greeting first"](SAID[said]))
+def test_what_was_sent_before_needs_no_usual_one(monkeypatch):
+    for sent in ("traffic follows", "it fits"):
+        held(looked_up(), CUTS["the greeting first"](SENT[sent]))
     monkeypatch.setattr(handshake_cache, "Handshake", None)
-    for said in ("traffic follows", "it fits", "other traffic"):
+    for sent in ("traffic follows", "it fits", "other traffic"):
         for cut in ("the greeting first", "at once"):
-            assert held(looked_up(), CUTS[cut](SAID[said]))[-5].socket_type is SocketType.PUSH
+            assert held(looked_up(), CUTS[cut](SENT[sent]))[-5].socket_type is SocketType.PUSH
 
 
 def test_each_peer_has_metadata_of_its_own():

@@ -124,14 +124,14 @@ def test_a_question_holds_ready_back():
 
 
 @pytest.mark.parametrize(
-    ("refusal", "told"), [(b"400", error(b"400")), (b"", b"")], ids=["with a reason", "without a word"]
+    ("refusal", "expected"), [(b"400", error(b"400")), (b"", b"")], ids=["with a reason", "without a word"]
 )
-def test_a_refusal_sends_no_ready(refusal, told):
+def test_a_refusal_sends_no_ready(refusal, expected):
     mechanism = in_phase(NullPhase.ASKING)
     with pytest.raises(AuthenticationError, match="was refused"):
         mechanism.answer(refusal)
     assert mechanism.outgoing() == b""
-    assert mechanism.failure() == told
+    assert mechanism.failure() == expected
     assert not mechanism.done
 
 
@@ -141,7 +141,7 @@ def test_an_answer_needs_a_question():
             in_phase(phase).answer(None)
 
 
-def test_a_refusal_that_cannot_be_sent_lets_nobody_in():
+def test_a_refusal_that_cannot_be_sent_lets_no_client_in():
     mechanism = in_phase(NullPhase.ASKING)
     with pytest.raises(LocalProtocolError, match="reason"):
         mechanism.answer(b"not allowed")

@@ -18,30 +18,30 @@ def client(username: bytes = b"user", password: bytes = b"word") -> PlainClient:
     return PlainClient(username, password)
 
 
-def server_after(*said: bytes):
-    """A server that has heard this."""
+def server_after(*sent: bytes):
+    """A server that has received this."""
     ours = handshake(PlainServer(), SocketType.ROUTER)
     ours.start()
     ours.receive(Greeting((3, 1), b"PLAIN", False).encode())
-    for one in said:
+    for one in sent:
         ours.receive(one)
         if ours.question is not None:
             ours.answer()
     return ours
 
 
-def client_after(*said: bytes):
+def client_after(*sent: bytes):
     ours = handshake(client())
     ours.start()
     ours.receive(Greeting((3, 1), b"PLAIN", True).encode())
-    for one in said:
+    for one in sent:
         ours.receive(one)
     return ours
 
 
 def test_what_goes_over_the_wire() -> None:
     exchange = run(client, PlainServer)
-    assert exchange.said == [
+    assert exchange.sent == [
         ("client", HELLO),
         ("server", encode_command(b"WELCOME")),
         ("client", encode_command(b"INITIATE", encode_properties({b"Socket-Type": b"DEALER", b"Identity": b"me"}))),
@@ -61,7 +61,7 @@ def test_the_server_asks_with_user_name_and_password() -> None:
     assert "word" not in repr(ours.question)
 
 
-def test_a_refusal_is_told_and_named() -> None:
+def test_a_refusal_is_sent_and_named() -> None:
     theirs, ours = handshake(client()), handshake(PlainServer(), SocketType.ROUTER)
     ours.receive(greet(theirs, ours))
     with pytest.raises(AuthenticationError, match="'400', because"):
@@ -70,7 +70,7 @@ def test_a_refusal_is_told_and_named() -> None:
         theirs.receive(ours.failure())
 
 
-def test_a_temporary_refusal_is_not_told() -> None:
+def test_a_temporary_refusal_is_not_sent() -> None:
     theirs, ours = handshake(client()), handshake(PlainServer(), SocketType.ROUTER)
     ours.receive(greet(theirs, ours))
     with pytest.raises(AuthenticationError):
@@ -94,7 +94,7 @@ def test_credentials_of_every_length(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sent",
     [
         pytest.param([encode_command(b"INITIATE", METADATA)], id="INITIATE-first"),
         pytest.param([HELLO, HELLO], id="HELLO-twice"),
@@ -106,13 +106,13 @@ def test_credentials_of_every_length(body: bytes) -> None:
         pytest.param([HELLO, encode_frame(b"evil")], id="a-message-after-HELLO"),
     ],
 )
-def test_what_a_client_does_not_say(said: list[bytes]) -> None:
+def test_what_a_client_does_not_send(sent: list[bytes]) -> None:
     with pytest.raises(RemoteProtocolError):
-        server_after(*said)
+        server_after(*sent)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sent",
     [
         pytest.param([ready({b"Socket-Type": b"ROUTER"})], id="READY-before-WELCOME"),
         pytest.param([encode_command(b"WELCOME", b"!")], id="WELCOME-with-a-body"),
@@ -121,15 +121,15 @@ def test_what_a_client_does_not_say(said: list[bytes]) -> None:
         pytest.param([encode_command(b"WELCOME"), encode_command(b"READY", b"\x05junk")], id="READY-malformed"),
     ],
 )
-def test_what_a_server_does_not_say(said: list[bytes]) -> None:
+def test_what_a_server_does_not_send(sent: list[bytes]) -> None:
     with pytest.raises(RemoteProtocolError):
-        client_after(*said)
+        client_after(*sent)
 
 
-@pytest.mark.parametrize("said", [[], [encode_command(b"WELCOME")]], ids=["at-once", "later"])
-def test_the_server_may_refuse_with_an_error(said: list[bytes]) -> None:
+@pytest.mark.parametrize("sent", [[], [encode_command(b"WELCOME")]], ids=["at-once", "later"])
+def test_the_server_may_refuse_with_an_error(sent: list[bytes]) -> None:
     with pytest.raises(HandshakeError, match="no!"):
-        client_after(*said, encode_command(b"ERROR", b"\x03no!"))
+        client_after(*sent, encode_command(b"ERROR", b"\x03no!"))
 
 
 def test_two_clients_know_what_is_wrong() -> None:
@@ -145,7 +145,7 @@ def test_two_servers_know_what_is_wrong() -> None:
 
 
 def test_two_servers_one_of_them_libzmq_are_hinted_at() -> None:
-    # libzmq's servers announce themselves as clients, so nobody ever speaks: the timeout says why.
+    # libzmq's servers announce themselves as clients, so neither side ever sends: the timeout's error names the reason.
     assert "a PLAIN server, too?" in server_after().hint
 
 

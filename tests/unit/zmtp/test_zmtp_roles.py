@@ -32,7 +32,7 @@ class Phase(Enum):
 
 
 class Knock(Mechanism):
-    """The client says HELLO with a word and its metadata, the server asks, then sends WELCOME and READY."""
+    """The client sends HELLO with a word and its metadata, the server asks, then sends WELCOME and READY."""
 
     name = b"KNOCK"
     has_roles = True

@@ -104,7 +104,7 @@ class ServerThread:
         """Yields a connected client."""
         peer = Peer(self.address, **options)
         peer.shake(version)
-        peer.say(b"(Connect %d %b)\n" % (version, client or b"client-%d" % next(self._numbers)))
+        peer.send(b"(Connect %d %b)\n" % (version, client or b"client-%d" % next(self._numbers)))
         return peer
 
 
@@ -128,11 +128,11 @@ class Peer:
 
     def shake(self, version: int) -> None:
         """Sends the handshake, and reads the answer."""
-        said = struct.pack(">q", version)
-        self.sock.sendall(said)
-        assert self.exactly(8) == said
+        version_bytes = struct.pack(">q", version)
+        self.sock.sendall(version_bytes)
+        assert self.exactly(8) == version_bytes
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Sends bytes."""
         self.sock.sendall(data)
 
@@ -170,7 +170,7 @@ class Peer:
 
     def subscribe(self, topic: bytes, replay: bytes = b"From_current") -> bytes:
         """Subscribes, and returns the record of the answer."""
-        self.say(b"(Subscribe %b %b)\n" % (topic, replay))
+        self.send(b"(Subscribe %b %b)\n" % (topic, replay))
         kind, payload = self.frame()
         assert kind == SUBSCRIBED, (kind, payload)
         return payload

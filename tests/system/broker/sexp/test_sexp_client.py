@@ -162,15 +162,15 @@ def test_no_server():
 
 
 @contextlib.contextmanager
-def false_server(said: bytes, quiet: bool = False) -> Iterator[str]:
-    """Runs a server of one connection that sends *said*, and then closes it or stays silent."""
+def false_server(output: bytes, quiet: bool = False) -> Iterator[str]:
+    """Runs a server of one connection that sends *output*, and then closes it or stays silent."""
     over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
             sock, _ = listener.accept()
             with sock:
-                sock.sendall(said)
+                sock.sendall(output)
                 while not quiet and sock.recv(100)[-1:] not in (b"\n", b""):
                     pass
                 if quiet:
@@ -184,7 +184,7 @@ def false_server(said: bytes, quiet: bool = False) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("said", "errors"),
+    ("output", "errors"),
     [
         (b"\xff" * 8, VersionFault),
         (V2 + b"\x00\x00\x00\x00", (ConnectError, BrokerError)),
@@ -192,8 +192,8 @@ def false_server(said: bytes, quiet: bool = False) -> Iterator[str]:
         (V2, ClosedError),
     ],
 )
-def test_a_server_that_speaks_otherwise(said, errors):
-    with false_server(said) as endpoint, pytest.raises(errors), Client(endpoint) as client:
+def test_a_server_that_speaks_otherwise(output, errors):
+    with false_server(output) as endpoint, pytest.raises(errors), Client(endpoint) as client:
         client.create("t")
 
 

@@ -18,9 +18,9 @@ def test_a_topic_outlives_the_broker(tmp_path, sync):
     ids = []
     for part in range(3):
         with ServerThread(directory=tmp_path) as running, running.peer(2, client=b"c") as peer:
-            peer.say(create)
+            peer.send(create)
             assert peer.frame() == (CREATED, b"((id 1)(topic t))")
-            peer.say(b"".join(b"(Publish t %d)" % at for at in range(part * 10, part * 10 + 10)))
+            peer.send(b"".join(b"(Publish t %d)" % at for at in range(part * 10, part * 10 + 10)))
             for _ in range(10):
                 kind, payload = peer.frame()
                 assert kind == PUBLISHED

@@ -41,7 +41,7 @@ def test_a_talk(talk):
             for line in talk.splitlines():
                 who, _, text = line.partition("  ")
                 if who == "client":
-                    peer.say(read(text))
+                    peer.send(read(text))
                 else:
                     assert who == "server"
                     wanted = read(text)

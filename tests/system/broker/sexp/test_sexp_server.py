@@ -38,7 +38,7 @@ def running():
 # ------------------------------------------------------------------------------------------------- handshake
 
 
-def heard(running: ServerThread) -> int:
+def bytes_in(running: ServerThread) -> int:
     """Returns how many bytes of the version the only connection has received."""
     return sum(
         len(one._protocol._handshake_bytes) or 8 * bool(one._protocol.version) for one in running.server.connections
@@ -48,32 +48,32 @@ def heard(running: ServerThread) -> int:
 @pytest.mark.parametrize("version", [V1, V2])
 def test_the_server_answers_with_the_same_version(running, version):
     with Peer(running.address) as peer:
-        peer.say(version)
+        peer.send(version)
         assert peer.exactly(8) == version
 
 
 def test_the_handshake_byte_by_byte_and_all_at_once(running):
     running.create("t")
-    said = V1 + b"(Connect 1 c)(Subscribe t From_current)\n"
+    data = V1 + b"(Connect 1 c)(Subscribe t From_current)\n"
     with Peer(running.address) as peer:
         peer.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for at, byte in enumerate(said, 1):
-            peer.say(bytes([byte]))
-            until(lambda at=at: heard(running) >= min(at, 8))
+        for at, byte in enumerate(data, 1):
+            peer.send(bytes([byte]))
+            until(lambda at=at: bytes_in(running) >= min(at, 8))
         assert peer.exactly(8) == V1
         assert peer.frame() == (SUBSCRIBED, b"((id 1)(topic t))")
     with Peer(running.address) as peer:
-        peer.say(said)
+        peer.send(data)
         assert peer.exactly(8) == V1
         assert peer.frame() == (SUBSCRIBED, b"((id 1)(topic t))")
 
 
 @pytest.mark.parametrize(
-    "said", [bytes(8), b"\x00" * 7 + b"\x03", b"\xff" * 8, b"\x01" + bytes(7), b"GET / HTTP/1.1\r\n\r\n"]
+    "data", [bytes(8), b"\x00" * 7 + b"\x03", b"\xff" * 8, b"\x01" + bytes(7), b"GET / HTTP/1.1\r\n\r\n"]
 )
-def test_a_wrong_version_is_answered_by_minus_one_and_the_end(running, said):
+def test_a_wrong_version_is_answered_by_minus_one_and_the_end(running, data):
     with Peer(running.address) as peer:
-        peer.say(said)
+        peer.send(data)
         assert peer.exactly(8) == b"\xff" * 8
         assert peer.over()
 
@@ -91,7 +91,7 @@ def test_a_silent_client_is_disconnected():
 
 
 @pytest.mark.parametrize(
-    ("said", "error"),
+    ("data", "error"),
     [
         (b"(Subscribe t From_current)", "the first command must be Connect"),
         (b"(Ack 1)", "the first command must be Connect"),
@@ -110,10 +110,10 @@ def test_a_silent_client_is_disconnected():
         (b"(Connect 1 c))", "unexpected closing parenthesis"),
     ],
 )
-def test_what_ends_a_connection(running, said, error):
+def test_what_ends_a_connection(running, data, error):
     with Peer(running.address) as peer:
         peer.shake(1)
-        peer.say(said)
+        peer.send(data)
         assert peer.error() == error
         assert peer.over()
 
@@ -176,15 +176,15 @@ def test_without_a_limit_the_descriptors_are_shared_with_the_other_clients(monke
 def test_the_bytes_of_a_subscription(running):
     running.create("prices")
     with Peer(running.address) as peer:
-        peer.say(V1)
+        peer.send(V1)
         assert peer.exactly(8) == V1
-        peer.say(b"(Connect 1 client-7)\n(Subscribe prices From_beginning)\n")
+        peer.send(b"(Connect 1 client-7)\n(Subscribe prices From_beginning)\n")
         assert peer.exactly(27) == b"\x00\x00\x00\x17\x03((id 1)(topic prices))"
         running.publish("prices", b"AAPL 189.95")
         assert (
             peer.exactly(28) == b"\x00\x00\x00\x18\x02" + b"\x00" * 7 + b"\x01" + b"\x00\x00\x00\x01" + b"AAPL 189.95"
         )
-        peer.say(b"(Unsubscribe prices)\n")
+        peer.send(b"(Unsubscribe prices)\n")
         assert peer.exactly(27) == b"\x00\x00\x00\x17\x04((id 1)(topic prices))"
 
 
@@ -242,13 +242,13 @@ def test_what_a_topic_refuses_leaves_the_connection_open(running):
         (b"(Subscribe " + b"x" * 10_000 + b" From_current)", None),
     ]
     with running.peer() as peer:
-        for said, error in refusals:
-            peer.say(said)
+        for data, error in refusals:
+            peer.send(data)
             found = peer.error()
             assert found == error or error is None
             assert len(found) < 500
         peer.subscribe(b"t")
-        peer.say(b"(Subscribe t From_beginning)")
+        peer.send(b"(Subscribe t From_beginning)")
         assert peer.error() == "Subscribe t: this connection has a subscription to it already"
         running.publish("t", b"b")
         assert peer.message()[2] == b"b"
@@ -278,7 +278,7 @@ def test_a_deleted_topic(running):
             running.delete("t")
             assert peer.frame() == (UNSUBSCRIBED, record)
             assert peer.error() == "t: topic 't' was deleted"
-            peer.say(b"(Subscribe t From_current)")
+            peer.send(b"(Subscribe t From_current)")
             assert peer.error() == "Subscribe t: there is no topic 't'"
 
 
@@ -302,10 +302,10 @@ def test_permissions_are_those_of_the_wildcard():
     )
     with ServerThread(permissions=permissions) as running, running.peer(2) as peer:
         running.create("closed")
-        peer.say(b"(Create open Broadcast Transient)(Subscribe open From_current)")
+        peer.send(b"(Create open Broadcast Transient)(Subscribe open From_current)")
         assert [peer.frame()[0], peer.frame()[0]] == [CREATED, SUBSCRIBED]
         for command in (b"Subscribe closed From_current", b"Publish open x", b"Create shut Broadcast Transient"):
-            peer.say(b"(%b)" % command)
+            peer.send(b"(%b)" % command)
             assert peer.error().endswith("that is not permitted")
 
 
@@ -314,13 +314,13 @@ def test_permissions_are_those_of_the_wildcard():
 
 def test_the_bytes_of_version_2(running):
     with Peer(running.address) as peer:
-        peer.say(V2)
+        peer.send(V2)
         assert peer.exactly(8) == V2
-        peer.say(b'(Connect 2 c)(Create t Broadcast (Persistent Weak))(Publish t AAPL)(Publish t "\\000")\n')
+        peer.send(b'(Connect 2 c)(Create t Broadcast (Persistent Weak))(Publish t AAPL)(Publish t "\\000")\n')
         assert peer.exactly(22) == b"\x00\x00\x00\x12\x06((id 1)(topic t))"
         assert peer.exactly(17) == b"\x00\x00\x00\x0d\x05" + bytes(7) + b"\x01" + b"\x00\x00\x00\x01"
         assert peer.exactly(17) == b"\x00\x00\x00\x0d\x05" + bytes(7) + b"\x02" + b"\x00\x00\x00\x01"
-        peer.say(b"(Subscribe t From_beginning)")
+        peer.send(b"(Subscribe t From_beginning)")
         assert peer.frame()[0] == SUBSCRIBED
         assert [peer.message()[2], peer.message()[2]] == [b"AAPL", b"\x00"]
 
@@ -328,15 +328,15 @@ def test_the_bytes_of_version_2(running):
 def test_create_finds_a_topic_as_asked_or_refuses(running):
     running.create("t", delivery="round-robin", persistence="transient", max_messages=10)
     with running.peer(2) as peer:
-        peer.say(b"(Create t Round_robin Transient)")
+        peer.send(b"(Create t Round_robin Transient)")
         assert peer.frame() == (CREATED, b"((id 1)(topic t))")
-        peer.say(b"(Create t Round_robin (Persistent Weak))")
+        peer.send(b"(Create t Round_robin (Persistent Weak))")
         assert peer.error() == "Create t: it exists with delivery round-robin and persistence transient"
-        peer.say(b"(Create a/b Broadcast Transient)")
+        peer.send(b"(Create a/b Broadcast Transient)")
         assert peer.error().startswith("Create a/b: ")
-        peer.say(b"(Create s Broadcast (Persistent Strong))")
+        peer.send(b"(Create s Broadcast (Persistent Strong))")
         assert peer.error().startswith("Create s: ")
-        peer.say(b"(Publish nothing x)")
+        peer.send(b"(Publish nothing x)")
         assert peer.error() == "Publish nothing: there is no topic 'nothing'"
 
 
@@ -346,7 +346,7 @@ def test_many_messages_published_at_once(running):
     with running.peer(2) as peer, running.peer() as reader:
         reader.subscribe(b"t")
         count = 2000
-        peer.say(b"".join(b"(Publish %b m%d)\n" % (b"ut"[at % 100 != 0 :][:1], at) for at in range(count)))
+        peer.send(b"".join(b"(Publish %b m%d)\n" % (b"ut"[at % 100 != 0 :][:1], at) for at in range(count)))
         found = [peer.frame() for _ in range(count)]
         assert {kind for kind, _ in found} == {PUBLISHED}
         ids: dict[int, list[int]] = {1: [], 2: []}
@@ -360,7 +360,7 @@ def test_many_messages_published_at_once(running):
 
 def test_a_client_that_closes_its_side_gets_the_answers(running):
     with running.peer(2) as peer:
-        peer.say(b"(Create t Broadcast (Persistent Weak))(Publish t a)")
+        peer.send(b"(Create t Broadcast (Persistent Weak))(Publish t a)")
         peer.sock.shutdown(socket.SHUT_WR)
         assert [peer.frame()[0], peer.frame()[0]] == [CREATED, PUBLISHED]
         assert peer.over()
@@ -388,8 +388,8 @@ def test_pings_and_their_answers():
             assert (kind, len(payload)) == (PING, 4)
             (moment,) = struct.unpack(">I", payload)
             assert abs(moment - time.time()) < 5
-            peer.say(b"(Ack " + forms[at % 3] % moment + b")\n")
-        peer.say(b"(Subscribe t From_current)")
+            peer.send(b"(Ack " + forms[at % 3] % moment + b")\n")
+        peer.send(b"(Subscribe t From_current)")
         while (kind := peer.frame()[0]) == PING:
             pass
         assert kind == SUBSCRIBED
@@ -411,7 +411,7 @@ def test_an_answer_with_a_time_of_ocaml():
             kind, payload = peer.frame()
             assert kind == PING
             (moment,) = struct.unpack(">I", payload)
-            peer.say(time.strftime("(Ack (%Y-%m-%d %H:%M:%S.123456Z))", time.gmtime(moment)).encode())
+            peer.send(time.strftime("(Ack (%Y-%m-%d %H:%M:%S.123456Z))", time.gmtime(moment)).encode())
 
 
 # --------------------------------------------------------------------------------------------- slow subscribers
@@ -527,7 +527,7 @@ def test_messages_on_their_way_go_only_to_the_consumer_that_unsubscribes(running
         record = slow.subscribe(b"jobs")
         for _ in range(count):
             running.publish("jobs", body)
-        slow.say(b"(Unsubscribe jobs)")
+        slow.send(b"(Unsubscribe jobs)")
         until(lambda: any(one.leaving for one in running.server.connections))
         other.subscribe(b"jobs")
         ids = []
@@ -542,7 +542,7 @@ def test_messages_on_their_way_go_only_to_the_consumer_that_unsubscribes(running
 
 
 @pytest.mark.parametrize(
-    "said",
+    "data",
     [
         b"a" * 200_000,
         b"(" * 1000,
@@ -555,14 +555,14 @@ def test_messages_on_their_way_go_only_to_the_consumer_that_unsubscribes(running
         b"(Connect 2 c)" * 10_000,
         b'(Publish t "\\999")',
     ],
-    ids=lambda said: repr(said[:8]),
+    ids=lambda data: repr(data[:8]),
 )
-def test_hostile_input_ends_its_own_connection(running, said):
+def test_hostile_input_ends_its_own_connection(running, data):
     topic = running.create("t")
     with running.peer() as good, running.peer(2) as bad:
         good.subscribe(b"t")
         try:
-            bad.say(said)
+            bad.send(data)
             while bad.frame()[0] != 0:
                 pass
             assert bad.over()
@@ -575,7 +575,7 @@ def test_hostile_input_ends_its_own_connection(running, said):
 def test_endless_blanks_and_acks_disturb_no_other_client(running):
     running.create("t")
     with running.peer() as peer:
-        peer.say(b"\n" * 300_000 + b"(Ack 1)\n" * 10_000 + b"; x\n" * 50_000)
+        peer.send(b"\n" * 300_000 + b"(Ack 1)\n" * 10_000 + b"; x\n" * 50_000)
         assert peer.subscribe(b"t") == b"((id 1)(topic t))"
 
 
@@ -584,7 +584,7 @@ def test_a_client_that_reads_no_answers_is_not_read(running):
         peer.sock.settimeout(0.5)
         line = b"(Unsubscribe %b)" % (b"x" * 200)
         with pytest.raises(TimeoutError):
-            peer.say(line * 400_000)
+            peer.send(line * 400_000)
         (connection,) = running.server.connections
         assert connection.transport.unsent < 1 << 20
 
@@ -594,7 +594,7 @@ def test_many_connections_at_once(running):
     peers = [running.peer() for _ in range(300)]
     try:
         for peer in peers:
-            peer.say(b"(Subscribe t From_current)")
+            peer.send(b"(Subscribe t From_current)")
         for peer in peers:
             assert peer.frame()[0] == SUBSCRIBED
         bodies = [b"%d" % at for at in range(20)]
@@ -643,13 +643,13 @@ def test_the_broker_survives_any_bytes(seed):
         running.create("jobs", delivery="round-robin", persistence="transient")
         for at in range(150):
             with Peer(running.address) as peer:
-                said = V2 + b"(Connect 2 c%d)" % (at % 50)
-                said += b"".join(draw.choice(LINES) for _ in range(draw.randrange(8)))
-                said += b"".join(draw.choice(WORDS) for _ in range(draw.randrange(6)))
-                cuts = sorted(draw.randrange(len(said) + 1) for _ in range(3))
-                for start, end in zip([0, *cuts], [*cuts, len(said)], strict=True):
+                data = V2 + b"(Connect 2 c%d)" % (at % 50)
+                data += b"".join(draw.choice(LINES) for _ in range(draw.randrange(8)))
+                data += b"".join(draw.choice(WORDS) for _ in range(draw.randrange(6)))
+                cuts = sorted(draw.randrange(len(data) + 1) for _ in range(3))
+                for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
                     try:
-                        peer.say(said[start:end])
+                        peer.send(data[start:end])
                     except ConnectionError:
                         break
                 if draw.random() < 0.5:
@@ -676,11 +676,11 @@ def test_store_errors_are_reported_for_each_message(running, monkeypatch):
         topic = running.broker.topic("t")
         append = topic.append
         monkeypatch.setattr(topic, "append", refuse)
-        peer.say(b"(Publish t a)(Publish t b)")
+        peer.send(b"(Publish t a)(Publish t b)")
         text = "Publish t: the disk is full"
         assert [peer.error(), peer.error()] == [text, text]
         monkeypatch.setattr(topic, "append", append)
-        peer.say(b"(Publish t c)")
+        peer.send(b"(Publish t c)")
         assert peer.frame() == (PUBLISHED, struct.pack(">QI", 1, 1))
 
 

@@ -214,7 +214,7 @@ TestWhateverIsCutNothingIsLostOrRepeated = ClientMachine.TestCase
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_what_a_flush_tells_of_is_durable_whatever_is_cut_and_killed(seed, monkeypatch):
+def test_what_a_flush_covers_is_durable_whatever_is_cut_and_killed(seed, monkeypatch):
     monkeypatch.setattr(module, "_MAX_UNCONFIRMED_ACKS", 3)
     chance = random.Random(seed)
     machine = ClientMachine()
@@ -269,7 +269,7 @@ def ready() -> ClientProtocol:
     return core
 
 
-def test_a_client_says_hello_first_and_nothing_else_before_the_answer():
+def test_a_client_sends_hello_first_and_nothing_else_before_the_answer():
     core = ClientProtocol(NAME)
     request = core.request(protocol.TOPICS)
     assert not core.out
@@ -343,7 +343,7 @@ def test_a_block_for_a_consumer_is_checked(parts):
     assert not feed.queue
 
 
-def test_what_nobody_waits_for_is_passed_over():
+def test_an_answer_without_a_waiter_is_passed_over():
     core = ready()
     for message in ([b"NEW", b"x"], [protocol.PUBLISHED, b"x", u64(1)], [protocol.ERROR, b"x", b"topic", b"?"]):
         core.receive(message)
@@ -352,7 +352,7 @@ def test_what_nobody_waits_for_is_passed_over():
     assert not request.done
 
 
-def test_an_error_ends_a_subscription_and_says_what_is_kept():
+def test_an_error_ends_a_subscription_and_names_what_is_kept():
     core = ready()
     feed, begin = core.subscribe("t", 5, None, 100)
     core.receive([protocol.SUBSCRIBED, begin.tag, b'{"position": 5}'])
@@ -362,7 +362,7 @@ def test_an_error_ends_a_subscription_and_says_what_is_kept():
     assert feed.error.first == 9
 
 
-def test_a_subscription_that_nobody_waits_for_any_more_is_cancelled():
+def test_an_abandoned_subscription_is_cancelled():
     core = ready()
     feed, begin = core.subscribe("t", "latest", None, 100)
     core.give_up(begin)
@@ -518,7 +518,7 @@ def share_with_jobs(credit, count):
     return core, feed
 
 
-def test_acknowledgements_are_said_together_once_there_are_enough_of_them():
+def test_acknowledgements_are_sent_together_once_there_are_enough_of_them():
     core, feed = share_with_jobs(credit=16, count=8)
     assert [core.add_ack(feed, core.session, number) for number in (1, 2, 4, 5)] == [False, False, False, True]
     assert core.unsent_consumers
@@ -526,12 +526,12 @@ def test_acknowledgements_are_said_together_once_there_are_enough_of_them():
     assert not core.out
     core.queue_acks()
     assert not core.unsent_consumers
-    (said,) = core.out
-    assert said == [protocol.ACK, feed.tag, protocol.pack_ranges([(1, 2), (4, 5)])]
+    (output,) = core.out
+    assert output == [protocol.ACK, feed.tag, protocol.pack_ranges([(1, 2), (4, 5)])]
 
 
 @pytest.mark.parametrize("what", ["flush", "cancel", "nack"])
-def test_what_was_acknowledged_is_said_before_what_follows(what):
+def test_acknowledgements_are_sent_before_what_follows(what):
     core, feed = share_with_jobs(credit=16, count=8)
     core.add_ack(feed, core.session, 3)
     if what == "flush":
@@ -543,7 +543,7 @@ def test_what_was_acknowledged_is_said_before_what_follows(what):
     assert [message[0] for message in core.out] == [protocol.ACK, what.upper().encode()]
 
 
-def test_what_was_acknowledged_and_not_said_is_forgotten_with_its_connection():
+def test_unsent_acknowledgements_are_forgotten_with_their_connection():
     core, feed = share_with_jobs(credit=16, count=8)
     core.add_ack(feed, core.session, 3)
     welcome_again(core)
@@ -593,7 +593,7 @@ def test_late_acks_are_repeated_at_once():
     assert core.dirty
 
 
-def test_what_a_flush_tells_of_is_no_more_than_was_said():
+def test_a_flush_covers_no_more_than_was_sent():
     core = ready()
     feed, begin = core.subscribe("t", "earliest", "n", 1000)
     core.receive([protocol.SUBSCRIBED, begin.tag, b'{"position": 0}'])
@@ -608,7 +608,7 @@ def test_what_a_flush_tells_of_is_no_more_than_was_said():
     assert core.flush().session == core.session
 
 
-def test_a_flush_tells_of_many_acknowledgements_where_nobody_asks(monkeypatch):
+def test_a_flush_covers_many_acknowledgements_without_a_call(monkeypatch):
     monkeypatch.setattr(module, "_MAX_UNCONFIRMED_ACKS", 3)
     core, feed = share_with_jobs(credit=16, count=8)
     core.ack_or_nack(feed, core.session, [1, 2], True)
@@ -685,7 +685,7 @@ def test_what_was_dropped_meanwhile_ends_a_subscription_unless_it_is_transient(p
         assert json.loads(core.out[-1][3])["replay"] == 99
 
 
-def test_a_flush_that_nobody_waits_for_any_more_is_due_again():
+def test_an_abandoned_flush_is_due_again():
     core, feed = share_with_jobs(credit=16, count=8)
     core.ack_or_nack(feed, core.session, [1], True)
     flush = core.flush()
@@ -778,7 +778,7 @@ def test_what_was_acknowledged_of_one_store_is_not_done_in_another():
     core.connected()
     core.receive([protocol.WELCOME, core.out.popleft()[1], b'{"broker": "another"}'])
     core.receive([protocol.CONSUMING, feed.tag, b"{}"])
-    core.ack_or_nack(feed, core.session - 1, [2], True)  # said late
+    core.ack_or_nack(feed, core.session - 1, [2], True)  # sent late
     core.add_ack(feed, core.session - 1, 3)
     assert not any(feed.is_acked(number) for number in (1, 2, 3))
 
@@ -804,13 +804,13 @@ def test_what_is_asked_before_there_is_a_connection_is_no_repetition():
 
 
 def refuse(core: ClientProtocol, *requests: PendingRequest) -> None:
-    """The broker says `busy` to some requests."""
+    """The broker answers some requests with `busy`."""
     for request in requests:
         core.receive([protocol.ERROR, request.tag, b"busy", b"too much"])
 
 
-def said(core: ClientProtocol) -> list[bytes]:
-    """The tags of what the client says."""
+def output(core: ClientProtocol) -> list[bytes]:
+    """The tags of the client's messages."""
     tags = [message[1] for message in core.out]
     core.out.clear()
     return tags
@@ -819,17 +819,17 @@ def said(core: ClientProtocol) -> list[bytes]:
 def test_what_a_busy_broker_refuses_is_asked_for_again_in_its_order():
     core = ready()
     one, two, three = (core.append("t", b"%d" % n) for n in range(3))
-    said(core)
+    output(core)
     core.receive([protocol.PUBLISHED, one.tag, u64(1)])
     refuse(core, three, two)
     assert core.is_busy
     assert not two.done
     four = core.append("t", b"3")
     read = core.request(protocol.TOPICS)
-    assert said(core) == [read.tag]  # what is published comes behind what was refused
+    assert output(core) == [read.tag]  # what is published comes behind what was refused
     core.repeat()
     assert [message[5:] for message in core.out] == [[u64(n), u64(2)] for n in (2, 3, 4)]
-    assert said(core) == [two.tag, three.tag, four.tag]
+    assert output(core) == [two.tag, three.tag, four.tag]
     assert not core.is_busy
     core.receive([protocol.PUBLISHED, two.tag, u64(2)])
     assert read_first(two) == 2
@@ -839,19 +839,19 @@ def test_what_is_given_up_is_not_asked_for_again():
     core = ready()
     one, two = core.append("t", b"1"), core.request(protocol.TOPICS)
     refuse(core, one, two)
-    said(core)
+    output(core)
     core.give_up(one)
     core.give_up(two)
     assert not core.is_busy
     assert core.in_flight_bytes == 0
     core.repeat()
-    assert said(core) == []
+    assert output(core) == []
 
 
 def test_what_may_wait_for_room_is_withdrawn_once_it_is_given_up():
     core = ready()
     one, two = core.append("t", b"1"), core.request(protocol.TOPICS)
-    said(core)
+    output(core)
     for request in (one, two, one):
         core.give_up(request)
     assert list(core.out) == [[protocol.CANCEL, one.tag]]
@@ -863,9 +863,9 @@ def test_what_a_busy_broker_refused_is_asked_for_once_in_the_next_connection():
     refuse(core, one)
     welcome_again(core)
     assert not core.is_busy
-    assert said(core) == [one.tag]
+    assert output(core) == [one.tag]
     core.repeat()
-    assert said(core) == []
+    assert output(core) == []
 
 
 def test_a_busy_broker_is_left_alone_for_longer_each_time_until_it_answers():
@@ -879,7 +879,7 @@ def test_a_busy_broker_is_left_alone_for_longer_each_time_until_it_answers():
     assert core.busy_backoff.next() < 0.03
 
 
-def test_jobs_that_nobody_has_seen_are_given_back():
+def test_untaken_jobs_are_given_back():
     core, feed = share_with_jobs(credit=16, count=3)  # which were taken
     core.receive([protocol.JOBS, feed.tag, *block(4, [b"x"] * 2)])
     core.cancel(feed)
@@ -891,9 +891,9 @@ def test_jobs_that_nobody_has_seen_are_given_back():
 def test_only_a_given_replay_restarts_a_durable_subscription(replay, reset):
     core = ready()
     _, begin = core.subscribe("t", replay, "n", 1000)
-    said = json.loads(core.out[-1][3])
-    assert said.get("reset", False) is reset
-    assert said["replay"] == (replay or "latest")
+    options = json.loads(core.out[-1][3])
+    assert options.get("reset", False) is reset
+    assert options["replay"] == (replay or "latest")
     core.receive([protocol.SUBSCRIBED, begin.tag, b'{"position": 5}'])
     welcome_again(core)
     assert "reset" not in json.loads(core.out[-1][3])

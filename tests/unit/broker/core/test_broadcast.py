@@ -196,10 +196,10 @@ async def test_a_durable_subscription_is_open_once_and_keeps_its_position():
         await until(lambda: sink.got)
         assert sink.ids == [4, 5]
         second.move(5)
-        told = []
-        topic.flush(told.append)
-        await until(lambda: told)
-        assert told == [None]
+        flushed = []
+        topic.flush(flushed.append)
+        await until(lambda: flushed)
+        assert flushed == [None]
         assert broker.store.store.cursors(topic.id) == {"n": 5}
 
 
@@ -272,23 +272,23 @@ async def test_is_durable_once_the_first_position_is_stored(monkeypatch):
                     submit([write])
 
         monkeypatch.setattr(store, "submit_many", fails)
-        told = []
+        flushed = []
         for name in ("a", "b"):
             broker.subscribe(topic, "latest", RecordingSink(), name=name).end()
-        topic.flush(told.append)
-        await until(lambda: told)
-        assert told[0].code == "full"
+        topic.flush(flushed.append)
+        await until(lambda: flushed)
+        assert flushed[0].code == "full"
         assert not topic.is_durable("a")
         assert topic.is_durable("b")
-        # The same again is no better as long as nothing is durable.
+        # The same again fails, too, as long as nothing is durable.
         broker.subscribe(topic, "latest", RecordingSink(), name="a").end()
-        topic.flush(told.append)
-        await until(lambda: len(told) == 2)
-        assert told[1].code == "full"
+        topic.flush(flushed.append)
+        await until(lambda: len(flushed) == 2)
+        assert flushed[1].code == "full"
         full.clear()
-        topic.flush(told.append)
-        await until(lambda: len(told) == 3)
-        assert told[2] is None
+        topic.flush(flushed.append)
+        await until(lambda: len(flushed) == 3)
+        assert flushed[2] is None
         assert topic.is_durable("a")
         assert store.cursors(topic.id) == {"a": 0, "b": 0}
 
@@ -357,7 +357,7 @@ async def test_messages_stay_until_the_subscription_of_retain_for_has_acknowledg
         other.move(5)
         sink = RecordingSink()
         reader = broker.subscribe(topic, "latest", sink, name="archiver")
-        await until(lambda: sink.ids == [1, 2, 3, 4, 5])  # it exists since the topic does, whatever replay says
+        await until(lambda: sink.ids == [1, 2, 3, 4, 5])  # it exists since the topic does, whatever replay is
         await run_pending(broker)
         assert topic.state().first == 1
         reader.move(3)

@@ -86,9 +86,11 @@ async def create_ring(broker, *names):
 async def test_dead_letter_topics_in_a_ring_are_refused_with_the_last_of_them(count):
     async with core() as broker:
         names = [f"t{number}" for number in range(count)]
-        with pytest.raises(TopicError, match=rf"'t{count - 1}' -> 't0' -> .*'t{count - 1}'; give one of these") as told:
+        with pytest.raises(
+            TopicError, match=rf"'t{count - 1}' -> 't0' -> .*'t{count - 1}'; give one of these"
+        ) as caught:
             await create_ring(broker, *names)
-        assert len(str(told.value)) < 300
+        assert len(str(caught.value)) < 300
         assert sorted(broker.topics) == sorted(names[:-1])
         await broker.create(names[-1], persistence="weak")  # a broadcast topic has no dead letters
 
@@ -211,7 +213,7 @@ async def test_store_errors_have_codes_and_reading_goes_on(error, code, caplog):
             with pytest.raises(Exception) as failed:
                 await append(broker, topic, [b"b"])
             assert failed.value.code == code
-        assert [str(error) in told.getMessage() for told in caplog.records] == [True]
+        assert [str(error) in record.getMessage() for record in caplog.records] == [True]
         assert broker.store.full == (code == "full")
         sink = RecordingSink()
         broker.subscribe(topic, "earliest", sink)
@@ -227,14 +229,14 @@ async def test_a_full_store_is_reported_before_a_write_is_refused(tmp_path, monk
         try:
             async with aiohttp.ClientSession() as session:
 
-                async def told() -> list[bool]:
+                async def health() -> list[bool]:
                     paths = ("/healthz", "/topics.json", "/metrics")
-                    health, topics, metrics = [await (await session.get(url + path)).text() for path in paths]
-                    return ["full" in health, json.loads(topics)["store"]["full"], "store_full 1.0" in metrics]
+                    healthz, topics, metrics = [await (await session.get(url + path)).text() for path in paths]
+                    return ["full" in healthz, json.loads(topics)["store"]["full"], "store_full 1.0" in metrics]
 
-                assert await told() == [False] * 3
+                assert await health() == [False] * 3
                 monkeypatch.setattr(type(broker.store.store), "full", True)
-                assert await told() == [True] * 3
+                assert await health() == [True] * 3
         finally:
             await http.close()
 
@@ -249,18 +251,18 @@ async def test_positions_and_acks_wait_for_room_on_the_disk(monkeypatch):
         store = broker.store.store
         broker.store.store = FailingStore(store, OutOfSpace("no space"))
         named.move(2)
-        told = []
+        flushed = []
         await run_pending(broker)
-        topic.flush(told.append)
-        await until(lambda: told)
-        assert told[0].code == "full"
+        topic.flush(flushed.append)
+        await until(lambda: flushed)
+        assert flushed[0].code == "full"
         assert store.cursors(topic.id) == {"n": 0}
         broker.store.store = store
         await until(lambda: store.cursors(topic.id) == {"n": 2})
-        told.clear()
-        topic.flush(told.append)
-        await until(lambda: told)
-        assert told == [None]
+        flushed.clear()
+        topic.flush(flushed.append)
+        await until(lambda: flushed)
+        assert flushed == [None]
 
 
 async def test_statistics_are_complete():
@@ -303,8 +305,8 @@ async def test_statistics_follow_a_store_that_commits_in_a_thread(delivery, tmp_
             if delivery == "round-robin":
                 consumer.ack([(number - 5, number - 5)])
         await until(lambda: len(sink.got) == 300)
-        told = topic.stats()
-        assert (told["published"], told["delivered"], told["last"]) == (300, 300, 300)
+        stats = topic.stats()
+        assert (stats["published"], stats["delivered"], stats["last"]) == (300, 300, 300)
 
 
 async def test_a_topic_that_the_store_has_deleted_is_reported_as_empty():
@@ -312,8 +314,8 @@ async def test_a_topic_that_the_store_has_deleted_is_reported_as_empty():
         topic = await broker.create("t", persistence="weak")
         await append(broker, topic, [b"a"])
         await broker.store.do(DeleteTopic(topic.id))
-        told = json.loads(topic.info())
-        assert (told["first"], told["last"], told["bytes"]) == (2, 1, 0)
+        info = json.loads(topic.info())
+        assert (info["first"], info["last"], info["bytes"]) == (2, 1, 0)
         assert broker.stats()["topics"][0]["first"] == 2
 
 
@@ -330,8 +332,8 @@ async def test_lag_counts_no_ids_skipped_after_a_kill(tmp_path):
             (tmp_path / "session").write_text(json.dumps(session | {"orderly": False, "left": None}))
     assert first > 1 << 20
     await until(lambda: topic.state().last == first + 1)
-    told = topic.stats()
-    assert (told["messages"], told["names"][0]["lag"]) == (4, 3)
+    stats = topic.stats()
+    assert (stats["messages"], stats["names"][0]["lag"]) == (4, 3)
     subscription = broker.subscribe(topic, 2, RecordingSink(0))
     assert [one["lag"] for one in topic.subscriptions()] == [2]
     subscription.end()

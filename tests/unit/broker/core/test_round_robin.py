@@ -34,10 +34,10 @@ def settled(broker, topic):
 
 
 async def flushed(topic):
-    told = []
-    topic.flush(told.append)
-    await until(lambda: told)
-    assert told == [None]
+    results = []
+    topic.flush(results.append)
+    await until(lambda: results)
+    assert results == [None]
 
 
 async def test_each_message_goes_to_one_consumer_and_all_get_some():
@@ -130,7 +130,7 @@ async def test_unacknowledged_messages_are_redelivered_after_the_timeout():
         await until(lambda: len(other.got) == 2)
         assert sorted(other.ids) == [1, 3]
         assert other.counts == [2, 2]
-        consumer.ack([(1, 3)])  # too late: somebody else has them
+        consumer.ack([(1, 3)])  # too late: another consumer has them
         await flushed(topic)
         assert settled(broker, topic).floor == 0
 
@@ -267,8 +267,8 @@ async def test_dead_letters_count_as_published(tmp_path, source, target):
     await until(lambda: len(sink.got) == 2)
     consumer.nack([(1, 2)])
     await until(lambda: jobs.dead_lettered == 2)
-    told = jobs.stats(), dead.stats()
-    assert [(one["published"], one["published_bytes"]) for one in told] == [
+    results = jobs.stats(), dead.stats()
+    assert [(one["published"], one["published_bytes"]) for one in results] == [
         (2, len(blocks.encode([b"one", b"other"])))
     ] * 2
     await broker.close()
@@ -583,7 +583,7 @@ async def test_scattered_late_acks_count():
         consumer = broker.consume(topic, sink, credit=6_000, ack_timeout=0.2)
         await until(lambda: len(sink.got) == 6_000)
         consumer.ack([(id, id) for id in range(1, 6_001, 2)])
-        await until(lambda: topic.backlog == 3_000)  # the others are overdue, and nobody is there who takes them
+        await until(lambda: topic.backlog == 3_000)  # the others are overdue, and there is no consumer that takes them
         consumer.ack([(id, id) for id in range(2, 6_001, 2)])
         assert topic.backlog == 0
         await flushed(topic)
@@ -905,10 +905,10 @@ async def test_drop_oldest_moves_the_oldest_messages_to_the_dead_letters(caplog,
         await until(lambda: topic.backlog == 0)
         await run_pending(broker)
         with broker.store.store.read(dead.id) as reader:
-            buried = [
+            dead_letters = [
                 int(one.body) for header, records in reader.blocks(1) for one in blocks.decode(header, records, "d")
             ]
-        assert sorted([*buried, *held, *other.ids]) == list(range(1, 21))
+        assert sorted([*dead_letters, *held, *other.ids]) == list(range(1, 21))
 
 
 @pytest.mark.parametrize("overflow", ["reject", "block"])

@@ -143,10 +143,10 @@ class TopicModel:
             self.held[number] = set()
 
     async def restart(self):
-        told = []
-        self.topic.flush(told.append)
+        flushed = []
+        self.topic.flush(flushed.append)
         await run_pending(self.broker)
-        assert told == [None]
+        assert flushed == [None]
         for number in tuple(self.consumers):
             await self.leave(number)
         await run_pending(self.broker)
@@ -193,8 +193,8 @@ async def play(steps):
             await model.step("leave", number)
         await model.step("consume", 0, 1000)
         await model.step("ack", 0, [(1, 2**62)])
-        told = []
-        model.topic.flush(told.append)
+        flushed = []
+        model.topic.flush(flushed.append)
         await run_pending(broker)
         await broker.store.drained()
         assert broker.store.store.ack_set(topic.id).floor == model.topic.last

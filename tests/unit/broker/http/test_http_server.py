@@ -54,14 +54,14 @@ async def test_json_has_all_topics_with_rates() -> None:
     stats = statistics(topic("b", 1), topic(HOSTILE, 2, delivery="round-robin", backlog=7), topic("a", 3))
     async with served(stats) as (url, session), session.get(f"{url}/topics.json") as answer:
         assert answer.content_type == "application/json"
-        told = json.loads(await answer.text())
-    assert [one["name"] for one in told["topics"]] == [HOSTILE, "a", "b"]
-    first = told["topics"][0]
+        reply = json.loads(await answer.text())
+    assert [one["name"] for one in reply["topics"]] == [HOSTILE, "a", "b"]
+    first = reply["topics"][0]
     assert (first["id"], first["first"], first["last"], first["bytes"]) == (2, 11, 1000, 1_030_000)
     assert (first["delivery"], first["persistence"]) == ("round-robin", "strong")
     assert (first["subscribers"], first["lag"], first["rate_in"]) == (0, 7, 0.0)
-    assert told["store"]["bytes"] == 5 * 2**20
-    assert told["rates"]["messages_in"] == 0.0
+    assert reply["store"]["bytes"] == 5 * 2**20
+    assert reply["rates"]["messages_in"] == 0.0
 
 
 async def test_many_topics_are_encoded_in_a_thread() -> None:
@@ -166,16 +166,16 @@ async def test_a_page_asks_less_often_where_an_answer_takes_long() -> None:
 
     server = HttpServer(statistics, topics)
     url = await server.start("127.0.0.1:0")
-    told = []
+    refreshes = []
     try:
         async with aiohttp.ClientSession() as session:
             for _ in range(2):
                 async with session.get(f"{url}/topics.json") as answer:
-                    told.append((await answer.json())["refresh"])
+                    refreshes.append((await answer.json())["refresh"])
     finally:
         await server.close()
-    assert told[0] == 0
-    assert 4 <= told[1] < 30
+    assert refreshes[0] == 0
+    assert 4 <= refreshes[1] < 30
 
 
 async def answer_of(session: aiohttp.ClientSession, url: str, **query: str) -> dict[str, Any]:

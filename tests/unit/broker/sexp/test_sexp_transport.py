@@ -102,7 +102,7 @@ def test_unsent_bytes_are_known_after_the_peer_has_closed(run):
         transport.close()
         assert "connection_lost" in owner.events
         assert transport.written == taken
-        transport.write(b"nobody hears it")
+        transport.write(b"not received")
         transport.flush()
         transport.close()
         assert owner.events.count("connection_lost") == 1
@@ -130,13 +130,13 @@ def test_a_partly_sent_piece_is_not_dropped(run):
 
 def test_finish_lets_the_peer_read_everything(run):
     async def test(transport, owner, there) -> None:
-        there.sendall(b"x" * 1000)  # which nobody reads
+        there.sendall(b"x" * 1000)  # which is not read
         transport.write(b"last words")
         transport.flush()
         transport.finish(10)
         assert await asyncio.to_thread(there.recv, 100) == b"last words"
         assert await asyncio.to_thread(there.recv, 100) == b""
-        there.sendall(b"more for nobody")
+        there.sendall(b"more unread")
         there.shutdown(socket.SHUT_WR)
         await owner.until(lambda: owner.events)
         assert owner.events == ["connection_lost"]

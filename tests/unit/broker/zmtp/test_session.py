@@ -165,8 +165,8 @@ WRONG = [
     ("topic", [b"DELETE", b"1", b"nowhere"]),
     ("topic", [b"TOPICS", b"1", b"nowhere"]),
     ("topic", [b"DURABLES", b"1", b"nowhere"]),
-    ("topic", [b"DELETE_DURABLE", b"1", b"t", b"nobody"]),
-    ("topic", [b"DELETE_DURABLE", b"1", b"jobs", b"nobody"]),
+    ("topic", [b"DELETE_DURABLE", b"1", b"t", b"absent"]),
+    ("topic", [b"DELETE_DURABLE", b"1", b"jobs", b"absent"]),
     ("too-large", [b"HELLO", b"1", b" " * 65_537]),
     ("too-large", [b"PUBLISH", b"1", b"t", b"x", b"", b" " * 65_537]),
     ("too-large", [b"PUBLISH", b"1", b"t", b"x", bytes(80 << 20)]),
@@ -508,7 +508,7 @@ async def test_a_commit_is_counted_and_answered_alike_when_its_topic_is_gone(tmp
     await broker.start()
     for name in ("t", "u"):
         await broker.create(name, persistence=persistence)
-    session = SessionTransport(broker).session("someone")
+    session = SessionTransport(broker).session("another")
     for stage, topic in ((b"s1", b"t"), (b"s2", b"u"), (b"s3", b"t")):
         assert (await ask(session, b"STAGE", b"1", topic, RECORDS, stage))[0] == b"STAGED"
     assert broker.topic("t").stats()["published"] == 0
@@ -614,7 +614,7 @@ async def test_the_producers_of_another_user_are_others():
         transport = SessionTransport(broker)
         ids = {}
         for user in ("one", "other", None, "-"):
-            session = transport.session(user, client=(user or "nobody").encode().hex().ljust(32, "0"))
+            session = transport.session(user, client=(user or "absent").encode().hex().ljust(32, "0"))
             appended = await ask(session, b"APPEND", b"1", b"t", RECORDS, b"p", p.u64(1))
             again = await ask(session, b"PUBLISH", b"1", b"t", b"x", b"", b"", b"p", p.u64(1))
             assert appended == again
@@ -658,7 +658,7 @@ async def test_a_stage_is_called_by_the_name_that_the_client_gave_it(tmp_path):
         try:
             for name in ("t", "u"):
                 await broker.create(name, persistence="weak")
-            session = SessionTransport(broker).session("someone")
+            session = SessionTransport(broker).session("another")
             await ask(session, b"STAGE", b"1", b"t", RECORDS, b"st")
             for message in (
                 [b"STAGE", b"1", b"u", RECORDS, b"st"],
@@ -715,10 +715,10 @@ async def test_topics_are_those_that_a_client_may_do_something_with():
         for name in ("a2", "a1", "b"):
             await broker.create(name, persistence="weak")
         transport = SessionTransport(broker)
-        (_, _, told) = await ask(transport.session("alice"), b"TOPICS", b"1")
-        assert [topic["name"] for topic in json.loads(told)] == ["a1", "a2"]
+        (_, _, reply) = await ask(transport.session("alice"), b"TOPICS", b"1")
+        assert [topic["name"] for topic in json.loads(reply)] == ["a1", "a2"]
         assert (await ask(transport.session("alice"), b"TOPICS", b"1", b"b"))[2] == b"permission"
-        # Whether there is a topic is nobody's business who may not use it.
+        # A client that may not use a topic does not learn whether it exists.
         assert (await ask(transport.session("alice"), b"APPEND", b"1", b"none", RECORDS))[2] == b"permission"
 
 
@@ -856,5 +856,5 @@ async def test_reack_acknowledges_for_an_earlier_session_of_the_same_topic():
         # Also what was delivered again in this session.
         assert (await ask(again, b"REACK", b"3", b"j", p.u64(topic.id), p.u64(2), p.u64(2)))[0] == b"REACKED"
         assert broker.store.store.ack_set(topic.id).floor == 2
-        nobody = session._transport.session(identity=b"n", hello=False)
-        assert (await ask(nobody, b"REACK", b"4", b"j", p.u64(topic.id), p.u64(1), p.u64(1)))[2] == b"state"
+        unnamed = session._transport.session(identity=b"n", hello=False)
+        assert (await ask(unnamed, b"REACK", b"4", b"j", p.u64(topic.id), p.u64(1), p.u64(1)))[2] == b"state"

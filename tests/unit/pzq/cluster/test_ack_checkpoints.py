@@ -63,7 +63,7 @@ async def test_what_is_settled_is_stated_but_for_what_is_lost(tmp_path: Path) ->
     await opened.checkpoints.close()
 
 
-async def test_what_a_topic_does_not_keep_any_more_is_done_with(tmp_path: Path) -> None:
+async def test_what_a_topic_does_not_keep_any_more_is_acknowledged(tmp_path: Path) -> None:
     assert await Opened(tmp_path, settled(3), first=6).acked_ranges() == [(1, 5)]
 
 
@@ -108,7 +108,7 @@ async def test_a_statement_is_as_new_as_the_newest_message_where_the_clock_was_s
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"x": 1}', "[" * 100_000, "\0"])
-def test_a_file_that_cannot_be_used_is_passed_over_and_said(
+def test_a_file_that_cannot_be_used_is_passed_over_and_logged(
     tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / FILE).write_text(text)
@@ -116,7 +116,7 @@ def test_a_file_that_cannot_be_used_is_passed_over_and_said(
     assert f"{FILE} is ignored" in caplog.text
 
 
-async def test_where_it_cannot_be_kept_or_told_that_is_said_once(
+async def test_where_it_cannot_be_kept_or_sent_that_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("omq.pzq.cluster.ack_checkpoints.STATE_INTERVAL_S", 0.0)
@@ -128,7 +128,7 @@ async def test_where_it_cannot_be_kept_or_told_that_is_said_once(
         await opened.acked_ranges()
         await opened.written()
     await opened.checkpoints.close()
-    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert [text.split(":")[0] for text in said] == ["cluster", "cluster"]
-    assert "is not written" in said[0]
-    assert "do not get them: a row" in said[1]
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert [text.split(":")[0] for text in warnings] == ["cluster", "cluster"]
+    assert "is not written" in warnings[0]
+    assert "do not get them: a row" in warnings[1]

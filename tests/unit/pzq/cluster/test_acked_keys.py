@@ -30,7 +30,7 @@ def found(done: AckedKeys, some: Keys) -> list[str]:
     return [key for run in done.find("a", some) for key in run.texts()]
 
 
-def test_what_it_was_told_of_is_forgotten_after_a_while_and_what_was_stated_is_not() -> None:
+def test_received_keys_are_forgotten_after_a_while_and_stated_ones_are_not() -> None:
     done = AckedKeys()
     done.add(keys(1, 10))
     done.add_checkpoint("a", STEM, AckCheckpoint(200, [(1, 5)]))
@@ -49,14 +49,14 @@ def test_ranges_are_of_the_numbers_that_messages_have_in_their_topic(first: int)
     assert not knows(done, "a", keys(first, 1)[0])
 
 
-def test_a_statement_says_nothing_of_what_was_stored_after_it() -> None:
+def test_a_statement_does_not_cover_what_was_stored_after_it() -> None:
     done = AckedKeys()
     done.add_checkpoint("a", STEM, AckCheckpoint(200, [(1, 5)]))
     assert knows(done, "a", keys(1, 1, when=200)[0])
     assert not knows(done, "a", keys(1, 1, when=201)[0])
 
 
-def test_the_newest_statement_counts_whoever_repeats_an_older_one() -> None:
+def test_the_newest_statement_counts_whichever_node_repeats_an_older_one() -> None:
     done = AckedKeys()
     done.add_checkpoint("a", STEM, AckCheckpoint(200, [(1, 5)]))
     done.add_checkpoint("a", STEM, AckCheckpoint(300, [(1, 3)]))
@@ -73,12 +73,12 @@ def test_a_key_of_another_store_is_in_no_statement() -> None:
     assert knows(done, "a", key)
 
 
-def test_what_is_told_is_heard() -> None:
+def test_what_is_sent_is_received() -> None:
     done, other = AckedKeys(), AckedKeys()
     done.add_checkpoint("a", STEM, AckCheckpoint(200, [(1, 5), (7, 7)]))
-    told = json.loads(json.dumps(done.to_json()))
-    assert other.merge(parse_checkpoints(told)) == ["a"]
-    assert other.merge(parse_checkpoints(told)) == []
+    sent = json.loads(json.dumps(done.to_json()))
+    assert other.merge(parse_checkpoints(sent)) == ["a"]
+    assert other.merge(parse_checkpoints(sent)) == []
     assert other.to_json() == done.to_json()
 
 
@@ -91,7 +91,7 @@ def test_of_many_topics_of_one_owner_those_are_kept_that_were_stated_last() -> N
     assert done.merge(parse_checkpoints({"a": {stems[0]: [1, [[1, 1]]]}})) == []
 
 
-def test_others_tell_an_owner_what_its_store_has_lost() -> None:
+def test_others_send_an_owner_what_its_store_has_lost() -> None:
     done = AckedKeys()
     done.add_checkpoint("a", STEM, AckCheckpoint(60, [(1, 2)]))
     assert done.merge(parse_checkpoints({"a": {STEM: [50, [[1, 3]]]}}), own="a") == []
@@ -109,7 +109,7 @@ def test_a_statement_is_of_its_owners_messages_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "sent",
     [
         [],
         7,
@@ -129,6 +129,6 @@ def test_a_statement_is_of_its_owners_messages_alone() -> None:
         {"a": {stem_of(STORE, topic): [1, []] for topic in range(MAX_CHECKPOINTS + 1)}},
     ],
 )
-def test_invalid_checkpoints_are_rejected(told: Any) -> None:
+def test_invalid_checkpoints_are_rejected(sent: Any) -> None:
     with pytest.raises(ValueError, match="ack checkpoints"):
-        parse_checkpoints(told)
+        parse_checkpoints(sent)

@@ -25,7 +25,7 @@ from omq.pzq.cluster.replica_batch import consecutive_keys
 from omq.pzq.wire import key_format, stem_of
 
 TIMEOUT_S = 10.0
-TELL = ("ASK", "TOLD", "GONE")
+ACK_REPORTS = ("ASK", "TOLD", "GONE")
 STORES = {name: f"{name}0" * 16 for name in "abc"}
 
 
@@ -58,26 +58,26 @@ def done(one: Node, *kinds: type | str) -> list[Any]:
 
 
 def send(one: Node, kind: str, sender: str, origin: str, lists: dict[str, Any], now: float) -> None:
-    """Has a peer tell something of messages."""
+    """Has a peer report something about messages."""
     incarnation = one.leadership.peers[sender].incarnation
     one.receive(kind, {"from": sender, "incarnation": incarnation, "to": one.name, "origin": origin, **lists}, now)
 
 
-def hear_state(one: Node, peer: str, told: dict[str, Any], now: float) -> bool:
-    """Has a peer tell its state; whether it is another incarnation than before."""
+def receive_state(one: Node, peer: str, reports: dict[str, Any], now: float) -> bool:
+    """Has a peer report its state; returns whether it is another incarnation than before."""
     before = len(one.actions)
-    one.receive("KALV", {"from": peer, **told}, now)
+    one.receive("KALV", {"from": peer, **reports}, now)
     return Restarted(peer) in one.actions[before:]
 
 
-def hear(one: Node, *peers: str, now: float = 1.0, number: int = 1, **more: Any) -> None:
+def receive_from(one: Node, *peers: str, now: float = 1.0, number: int = 1, **more: Any) -> None:
     for peer in peers:
-        hear_state(one, peer, state(number, **more), now)
+        receive_state(one, peer, state(number, **more), now)
 
 
-def test_a_message_is_answered_once_so_many_have_it() -> None:
+def test_a_message_is_answered_once_enough_replicas_have_it() -> None:
     one = node("b", "c", replicas=2)
-    hear(one, "b", "c")
+    receive_from(one, "b", "c")
     done(one)
     one.produced([A(1)], 1, 1.0)
     assert done(one, Replica, Answer) == [Replica("b", "a", [A(1)]), Replica("c", "a", [A(1)])]
@@ -97,9 +97,9 @@ def test_an_answer_does_not_wait_for_ever_and_the_message_stays() -> None:
     assert done(one, Answer, Replica) == []
     one.expire(1.2)
     assert done(one, Answer) == [Answer([A(1)], False)]
-    hear(one, "c", now=2.0)
+    receive_from(one, "c", now=2.0)
     one.tick(2.0)
-    (asked,) = done(one, *TELL)
+    (asked,) = done(one, *ACK_REPORTS)
     assert (asked.kind, asked.body["to"], asked.body["keys"]) == ("ASK", "c", [A(1)])
     send(one, "TOLD", "c", "a", {"want": [A(1)]}, 2.0)
     assert done(one, Replica) == [Replica("c", "a", [A(1)])]
@@ -110,30 +110,30 @@ def test_an_answer_does_not_wait_for_ever_and_the_message_stays() -> None:
 
 def test_one_of_five_in_sight_is_no_majority() -> None:
     one = node("b", "c", "d", "e")
-    hear(one, "b")
+    receive_from(one, "b")
     done(one)
     one.produced([A(1)], 1, 1.0)
     one.replicated("b", [A(1)], 1.0)
     assert not done(one, Answer)
-    hear(one, "c", now=1.01)
+    receive_from(one, "c", now=1.01)
     one.produced_again(A(1), 1.02)
     assert done(one, Answer) == [Answer([A(1)], True)]
 
 
 def test_a_consumed_message_needs_no_replica() -> None:
     one = node("b", "c")
-    hear(one, "b")
+    receive_from(one, "b")
     done(one)
     one.produced([A(1)], 1, 1.0)
     one.consumed("a", [A(1)])
     assert done(one, Answer, "REMOVES") == [Answer([A(1)], True), Broadcast("REMOVES", {"from": "a", "keys": [A(1)]})]
     one.tick(3.0)
-    assert not done(one, *TELL, Replica)
+    assert not done(one, *ACK_REPORTS, Replica)
 
 
 def test_what_was_acknowledged_elsewhere_is_remembered_until_all_know() -> None:
     one = node("b", "c")
-    hear(one, "b", "c")
+    receive_from(one, "b", "c")
     one.stored("b", [B(1)], 1, 1.0)
     done(one)
     one.consumed("b", [B(1)])
@@ -143,56 +143,56 @@ def test_what_was_acknowledged_elsewhere_is_remembered_until_all_know() -> None:
     ]
     assert not one.wanted("b", [B(1)])
     one.tick(2.0)
-    told = done(one, *TELL)
-    assert [(tell.kind, tell.body["to"]) for tell in told] == [("GONE", "b"), ("GONE", "c")]
+    reports = done(one, *ACK_REPORTS)
+    assert [(report.kind, report.body["to"]) for report in reports] == [("GONE", "b"), ("GONE", "c")]
     for peer in "bc":
         assert not done(one, ForgetRemoteAck)
         send(one, "TOLD", peer, "b", {"gone": [B(1)]}, 2.0)
     assert done(one, ForgetRemoteAck) == [ForgetRemoteAck(B(1))]
 
 
-def test_a_replica_whose_owner_is_done_with_it_goes() -> None:
+def test_a_replica_that_its_owner_has_acknowledged_goes() -> None:
     one = node("b", "c")
     one.stored("b", [B(1)], 1, 1.0)
-    hear(one, "b")
+    receive_from(one, "b")
     one.tick(2.0)
-    (asked,) = done(one, *TELL)
+    (asked,) = done(one, *ACK_REPORTS)
     assert (asked.kind, asked.body["to"], asked.body["origin"]) == ("ASK", "b", "b")
     send(one, "TOLD", "b", "b", {"gone": [B(1)]}, 2.0)
     assert done(one, RecordAcks) == [RecordAcks("b", {B(1): 1})]
     assert one.replicas() == 0
 
 
-def test_an_owner_tells_what_it_has_what_it_wants_and_what_is_done_with() -> None:
+def test_an_owner_reports_what_it_has_what_it_wants_and_what_is_acknowledged() -> None:
     one = node("b", "c")
     one.load([([A(1)], 1)], {}, [])
-    hear(one, "b")
+    receive_from(one, "b")
     done(one)
     send(one, "ASK", "b", "a", {"keys": [A(1), A(2), OLD(3)]}, 1.0)
-    (told,) = done(one, *TELL)
-    assert (told.body["have"], told.body["gone"], told.body["want"]) == ([A(1)], [A(2)], [OLD(3)])
+    (reports,) = done(one, *ACK_REPORTS)
+    assert (reports.body["have"], reports.body["gone"], reports.body["want"]) == ([A(1)], [A(2)], [OLD(3)])
 
 
 def test_a_lease_ends_before_others_may_take_over() -> None:
     one = node("b", "c")
-    hear(one, "b", "c", now=0.0)
+    receive_from(one, "b", "c", now=0.0)
     one.tick(0.0)
-    (said,) = done(one, "KALV")
+    (sent,) = done(one, "KALV")
     assert not one.leadership.delivers("a", 0.0)
-    hear(one, "b", now=5.0, number=2, heard={"a": [1, said.body["number"]]})
+    receive_from(one, "b", now=5.0, number=2, heard={"a": [1, sent.body["number"]]})
     assert one.leadership.delivers("a", 7.9)
     assert not one.leadership.delivers("a", 8.1)
-    hear(one, "c", now=6.0, number=2, heard={"a": [0, said.body["number"]]})  # of a run before
+    receive_from(one, "c", now=6.0, number=2, heard={"a": [0, sent.body["number"]]})  # of a run before
     assert not one.leadership.delivers("a", 8.1)
 
 
 def test_a_candidacy_of_a_peer_ends_a_lease_only_by_a_handover() -> None:
     one = node("b", "c")
-    hear(one, "b", "c", now=20.0, holds={"b": 1})
+    receive_from(one, "b", "c", now=20.0, holds={"b": 1})
     one.stored("b", [B(1)], 1, 1.0)
     one.leadership.leaders["b"] = (1, "a")
     one._add_remote_ack("b", B(0), ["b"])
-    hear(one, "b", now=21.0, number=2, records={"b": [2, "b"]})
+    receive_from(one, "b", now=21.0, number=2, records={"b": [2, "b"]})
     assert one.leadership.leader_epoch("b") == (1, "a")
     assert not one.leadership.delivers("b", 21.0)
     send(one, "TOLD", "b", "b", {"gone": [B(0)]}, 21.0)
@@ -202,32 +202,36 @@ def test_a_candidacy_of_a_peer_ends_a_lease_only_by_a_handover() -> None:
 def test_what_was_acknowledged_for_an_owner_with_another_name_by_now_is_no_matter() -> None:
     one = node("b", "c")
     one.load([], {}, [("before", OLD(1))])
-    hear(one, "b", "c")
+    receive_from(one, "b", "c")
     one.tick(2.0)
-    assert {tell.body["origin"] for tell in done(one, "GONE")} == {"before"}
+    assert {report.body["origin"] for report in done(one, "GONE")} == {"before"}
     assert not one.wanted("b", [OLD(1)])
 
 
-def possessing(*peers: str, now: float = 30.0) -> Node:
+def leading_node(*peers: str, now: float = 30.0) -> Node:
     """Node `a`, which has the queue of `c`, dead by now, and replicas of it; *peers* support it."""
     one = node("b", "c", "d", "e")
     one.load([], {"c": [([C(1), C(2)], 1)]}, [])
     one.leadership.leaders["c"] = (1, "a")
-    said = 0
+    sent = 0
     for number in (2, 3):
         for peer in peers:
-            hear(one, peer, now=now, number=number, records={"c": [1, "a"]}, heard={"a": [1, said]}, holds={"c": 0})
+            receive_from(
+                one, peer, now=now, number=number, records={"c": [1, "a"]}, heard={"a": [1, sent]}, holds={"c": 0}
+            )
         one.tick(now)
-        said = [tell.body["number"] for tell in one.actions if isinstance(tell, Broadcast) and tell.kind == "KALV"][-1]
+        sent = [
+            report.body["number"] for report in one.actions if isinstance(report, Broadcast) and report.kind == "KALV"
+        ][-1]
     for peer in peers:
-        hear(one, peer, now=now, number=4, records={"c": [1, "a"]}, heard={"a": [1, said]}, holds={"c": 0})
+        receive_from(one, peer, now=now, number=4, records={"c": [1, "a"]}, heard={"a": [1, sent]}, holds={"c": 0})
     assert one.leadership.delivers("c", now)
     return one
 
 
 def test_the_living_are_asked_what_they_know_before_a_dead_owners_messages_are_delivered() -> None:
-    one = possessing("b", "d")
-    asked = {tell.body["to"]: tell.body["keys"] for tell in done(one, *TELL)}
+    one = leading_node("b", "d")
+    asked = {report.body["to"]: report.body["keys"] for report in done(one, *ACK_REPORTS)}
     assert asked == {"b": [C(1), C(2)], "d": [C(1), C(2)]}
     assert not one.delivers("c", 30.0)
     send(one, "TOLD", "b", "c", {"have": [C(1)], "want": [C(2)]}, 31.0)
@@ -240,7 +244,7 @@ def test_the_living_are_asked_what_they_know_before_a_dead_owners_messages_are_d
 
 
 def test_a_replica_that_comes_meanwhile_is_asked_about_as_well() -> None:
-    one = possessing("b", "d")
+    one = leading_node("b", "d")
     for peer in "b", "d":
         send(one, "TOLD", peer, "c", {"have": [C(1), C(2)]}, 31.0)
     assert one.delivers("c", 31.0)
@@ -251,31 +255,31 @@ def test_a_replica_that_comes_meanwhile_is_asked_about_as_well() -> None:
 
 
 def test_a_node_without_state_of_a_dead_owners_messages_is_not_waited_for() -> None:
-    one = possessing("b", "d")
+    one = leading_node("b", "d")
     send(one, "TOLD", "b", "c", {"have": [C(1), C(2)]}, 31.0)
     done(one)
     for now in 36.0, 41.0:
         assert not one.delivers("c", now)
         for peer in "b", "d":
-            hear(one, peer, now=now, number=int(now), records={"c": [1, "a"]}, holds={"c": 0})
+            receive_from(one, peer, now=now, number=int(now), records={"c": [1, "a"]}, holds={"c": 0})
         one.tick(now)
-        assert {tell.body["to"] for tell in done(one, *TELL)} == {"d"}  # which may know after all
+        assert {report.body["to"] for report in done(one, *ACK_REPORTS)} == {"d"}  # which may know after all
     assert one._takeover.is_complete("c", 41.0)
 
 
 def test_a_restarted_peer_is_asked_again() -> None:
-    one = possessing("b", "d")
+    one = leading_node("b", "d")
     for peer in "b", "d":
         send(one, "TOLD", peer, "c", {"have": [C(1), C(2)]}, 31.0)
     done(one)
-    hear(one, "b", now=32.0, number=1, incarnations=[1, 2])
+    receive_from(one, "b", now=32.0, number=1, incarnations=[1, 2])
     one.tick(32.0)
-    assert [tell.body["keys"] for tell in done(one, *TELL)] == [[C(1), C(2)]]
+    assert [report.body["keys"] for report in done(one, *ACK_REPORTS)] == [[C(1), C(2)]]
     assert not one._takeover.is_complete("c", 32.0)
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reports",
     [
         {},
         {"incarnations": "x"},
@@ -286,9 +290,9 @@ def test_a_restarted_peer_is_asked_again() -> None:
         state(1 << 63),
     ],
 )
-def test_a_state_that_is_none_is_refused(told: dict[str, Any]) -> None:
+def test_an_invalid_state_is_refused(reports: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
-        hear_state(node("b"), "b", told, 1.0)
+        receive_state(node("b"), "b", reports, 1.0)
 
 
 def stored_keys(owner: str, first: int, count: int) -> Keys:
@@ -300,26 +304,26 @@ def stated(owner: str, *ranges: list[int], at: int = 200) -> dict[str, dict[str,
     return {owner: {stem_of(STORES[owner], 7): [at, ranges]}}
 
 
-def test_what_an_owner_has_stated_is_known_when_it_is_gone_and_by_those_who_hear_of_it() -> None:
+def test_what_an_owner_has_stated_is_known_after_its_end_and_passed_on() -> None:
     one, other = node("b", "c"), node("b", "c")
     one.receive("DONE", {"from": "b", "stated": stated("b", [1, 5])}, 1.0)
     one.tick(1.0)
-    told = done(one, "DONE")[-1].body
-    other.receive("DONE", {**told, "from": "c"}, 1.0)
+    reports = done(one, "DONE")[-1].body
+    other.receive("DONE", {**reports, "from": "c"}, 1.0)
     keys = stored_keys("b", 1, 8)
     for each in one, other:
         done(each)
         assert list(each.wanted("b", keys)) == list(keys[5:])
         send(each, "ASK", "c", "b", {"keys": list(keys)}, 1.0)
-        (tell,) = done(each, *TELL)
-        assert tell.body["gone"] == keys[:5]
-        assert tell.body["want"] == keys[5:]
+        (report,) = done(each, *ACK_REPORTS)
+        assert report.body["gone"] == keys[:5]
+        assert report.body["want"] == keys[5:]
 
 
-def test_its_own_is_told_when_it_changes_and_all_of_it_after_a_while() -> None:
+def test_its_own_is_sent_when_it_changes_and_all_of_it_after_a_while() -> None:
     one = node("b", "c")
     stem = stem_of(STORES["a"], 7)
-    hear(one, "b", "c", now=1.0)
+    receive_from(one, "b", "c", now=1.0)
     one.receive("DONE", {"from": "b", "stated": stated("b", [1, 5])}, 1.0)
     one.tick(1.0)
     assert list(done(one, "DONE")[0].body["stated"]) == ["b"]
@@ -332,20 +336,20 @@ def test_its_own_is_told_when_it_changes_and_all_of_it_after_a_while() -> None:
     assert not done(one, "DONE")
     one.tick(1.0 + 2 * TIMEOUT_S)
     assert set(done(one, "DONE")[0].body["stated"]) == {"a", "b"}
-    hear(one, "c", now=22.0, incarnations=[1, 2])  # it was restarted
+    receive_from(one, "c", now=22.0, incarnations=[1, 2])  # it was restarted
     one.tick(22.0)
     assert set(done(one, "DONE")[0].body["stated"]) == {"a", "b"}
 
 
 @pytest.mark.parametrize(
-    "told", [[], {}, {"from": "b"}, {"from": "x", "stated": {}}, {"from": "b", "stated": {"b": 1}}]
+    "reports", [[], {}, {"from": "b"}, {"from": "x", "stated": {}}, {"from": "b", "stated": {"b": 1}}]
 )
-def test_invalid_checkpoints_are_rejected(told: Any) -> None:
+def test_invalid_checkpoints_are_rejected(reports: Any) -> None:
     with pytest.raises(ValueError, match=r"DONE|ack checkpoints"):
-        node("b").receive("DONE", told, 1.0)
+        node("b").receive("DONE", reports, 1.0)
 
 
-def test_an_owner_hears_what_it_has_stated_itself_where_its_store_has_lost_that() -> None:
+def test_an_owner_gets_its_own_statement_where_its_store_has_lost_that() -> None:
     stem = stem_of(STORES["a"], 7)
     one = node("b", "c")
     before, since = stored_keys("a", 1, 5), consecutive_keys(key_format(STORES["a"], 7), 250, 6, 3)
@@ -353,44 +357,44 @@ def test_an_owner_hears_what_it_has_stated_itself_where_its_store_has_lost_that(
     one.acked.add_checkpoint("a", stem, AckCheckpoint(160, [(1, 1)]))
     one.receive("DONE", {"from": "b", "stated": {**stated("a", [1, 2], [4, 9]), "x": {}}}, 1.0)
     one._scan()
-    assert list(one.own) == [before[2], *since], "it says nothing of what was stored after it"
+    assert list(one.own) == [before[2], *since], "it covers nothing that was stored after it"
     assert one.acked.next_time("a", stem, 5) == 201
 
 
 def test_a_restarted_peer_is_asked_about_all() -> None:
     """Its disk may be as it was, and have lost what it had not synced."""
     one = node("b", "c")
-    hear(one, "b", "c")
+    receive_from(one, "b", "c")
     one.produced([A(1)], 1, 1.0)
     one.replicated("b", [A(1)], 1.0)
     done(one)
-    hear(one, "b", incarnations=[1, 2])
+    receive_from(one, "b", incarnations=[1, 2])
     one.tick(2.0)
-    (asked,) = [tell for tell in done(one, *TELL) if tell.body["to"] == "b"]
+    (asked,) = [report for report in done(one, *ACK_REPORTS) if report.body["to"] == "b"]
     assert (asked.kind, asked.body["keys"]) == ("ASK", [A(1)])
 
 
-def test_an_owner_is_told_what_is_lost_of_its_replicas() -> None:
+def test_an_owner_learns_what_is_lost_of_its_replicas() -> None:
     one = node("b", "c")
     one.stored("b", [B(1), B(2)], 1, 1.0)
     one.lost("b", [B(2)])
-    (told,) = done(one, *TELL)
-    assert (told.kind, told.body["to"], told.body["want"]) == ("TOLD", "b", [B(2)])
+    (reports,) = done(one, *ACK_REPORTS)
+    assert (reports.kind, reports.body["to"], reports.body["want"]) == ("TOLD", "b", [B(2)])
     owner = Node(
         Leadership("b", "ac", timeout=TIMEOUT_S, incarnations=[1], now=0.0, store="b0", leaders={}, fenced=True),
         replicas=1,
         replication_timeout=0.1,
         is_mine=lambda key: True,
     )
-    hear(owner, "a")
+    receive_from(owner, "a")
     owner.produced([B(1), B(2)], 1, 1.0)
     done(owner)
-    owner.receive("TOLD", told.body, 1.0)
+    owner.receive("TOLD", reports.body, 1.0)
     assert done(owner, Replica) == [Replica("a", "b", [B(2)])]
 
 
-def test_replicas_that_are_done_with_are_dropped_before_any_of_them_is_delivered() -> None:
-    one, count = possessing("b", "d"), SCAN_LIMIT + 9
+def test_acknowledged_replicas_are_dropped_before_any_of_them_is_delivered() -> None:
+    one, count = leading_node("b", "d"), SCAN_LIMIT + 9
     one.stored("c", stored_keys("c", 1, count), 1, 30.0)
     every = [C(1), C(2), *stored_keys("c", 1, count)]
     for peer in "bd":
@@ -416,7 +420,7 @@ def test_what_owners_have_stated_is_looked_for_where_a_queue_is_taken_over() -> 
     one.receive("DONE", {"from": "b", "stated": stated("c", [1, 3])}, 1.0)
     one.load([], {"c": [(stored_keys("c", 1, 5), 1)]}, [])
     one.leadership.leaders["c"] = (1, "a")
-    hear(one, "b", now=2.0, number=2)
+    receive_from(one, "b", now=2.0, number=2)
     assert not one.delivers("c", 2.0)
     one._scan()
     assert list(one.held["c"]) == list(stored_keys("c", 4, 2))
@@ -429,25 +433,28 @@ def test_messages_that_the_store_has_lost_are_taken_back_from_others() -> None:
         "a", "bc", timeout=TIMEOUT_S, incarnations=[1], now=0.0, store="a0", leaders={}, fenced=True
     )
     one = Node(leadership, replicas=1, replication_timeout=0.1, is_mine=lambda key: key in keys and key not in lost)
-    hear(one, "b", "c")
+    receive_from(one, "b", "c")
     one.produced(keys, 1, 1.0)
     one.replicated("b", keys, 1.0)
     lost.add(keys[1])
     one.lost("a", [keys[1]])
     assert one.positions("a", keys) == [1, 3]
-    assert {tell.body["to"]: tell.body["want"] for tell in done(one, *TELL)} == {"b": [keys[1]], "c": [keys[1]]}
+    assert {report.body["to"]: report.body["want"] for report in done(one, *ACK_REPORTS)} == {
+        "b": [keys[1]],
+        "c": [keys[1]],
+    }
     send(one, "ASK", "b", "a", {"keys": keys}, 1.0)
-    (tell,) = done(one, *TELL)
-    assert (tell.body["have"], tell.body["want"]) == ([keys[0], keys[2]], [keys[1]])
+    (report,) = done(one, *ACK_REPORTS)
+    assert (report.body["have"], report.body["want"]) == ([keys[0], keys[2]], [keys[1]])
     assert list(one.wanted("a", keys)) == [keys[1]]
     one.stored("a", [keys[1]], 9, 1.0)
     one.consumed("a", [keys[1]])
     assert not one.wanted("a", keys)
 
 
-def test_what_is_done_with_while_it_is_being_stored_is_not_kept() -> None:
+def test_what_is_acknowledged_while_it_is_being_stored_is_not_kept() -> None:
     one = node("b", "c")
-    hear(one, "b")
+    receive_from(one, "b")
     assert one.wanted("b", [B(1), B(2)]) == [B(1), B(2)]
     one.receive("REMOVES", {"from": "b", "keys": [B(2)]}, 1.0)
     one.stored("b", [B(1), B(2)], 5, 1.0)
@@ -457,11 +464,11 @@ def test_what_is_done_with_while_it_is_being_stored_is_not_kept() -> None:
 
 def test_what_an_owner_has_got_back_is_replicated_again() -> None:
     one = node("b", "c")
-    hear(one, "b", "c")
+    receive_from(one, "b", "c")
     one.stored("a", [OLD(1)], 1, 1.0)
     one.tick(2.0)
-    asked = done(one, *TELL)
-    assert {(tell.kind, tell.body["to"], *tell.body["keys"]) for tell in asked} == {
+    asked = done(one, *ACK_REPORTS)
+    assert {(report.kind, report.body["to"], *report.body["keys"]) for report in asked} == {
         ("ASK", "b", OLD(1)),
         ("ASK", "c", OLD(1)),
     }
@@ -469,88 +476,88 @@ def test_what_an_owner_has_got_back_is_replicated_again() -> None:
     send(one, "TOLD", "c", "a", {"want": [OLD(1)]}, 2.0)
     assert done(one, Replica) == [Replica("c", "a", [OLD(1)])]
     one.replicated("c", [OLD(1)], 2.0)
-    hear(one, "b", now=3.0, number=2, store="another")  # its disk is lost
+    receive_from(one, "b", now=3.0, number=2, store="another")  # its disk is lost
     one.tick(3.0)
-    (asked,) = done(one, *TELL)
+    (asked,) = done(one, *ACK_REPORTS)
     assert (asked.body["to"], asked.body["keys"]) == ("b", [OLD(1)])
     one.consumed("a", [OLD(1)])
     one.tick(9.0)
-    assert {tell.kind for tell in done(one, *TELL)} == {"GONE"}
+    assert {report.kind for report in done(one, *ACK_REPORTS)} == {"GONE"}
 
 
 def test_what_a_peer_had_no_room_for_is_asked_about_at_the_next_tick() -> None:
     one = node("b", "c")
-    hear(one, "b")
+    receive_from(one, "b")
     done(one)
     one.produced([A(1), A(2)], 1, 1.0)
     (replica,) = done(one, Replica)
     one.unsent("b", replica.keys)
     one.tick(1.1)
-    (asked,) = done(one, *TELL)
+    (asked,) = done(one, *ACK_REPORTS)
     assert (asked.body["to"], asked.body["keys"]) == ("b", [A(1), A(2)])
 
 
-def test_what_a_run_that_is_over_has_said_counts_for_nothing() -> None:
+def test_messages_of_an_earlier_incarnation_count_for_nothing() -> None:
     one = node("b", "c")
-    hear(one, "b")
+    receive_from(one, "b")
     one.produced([A(1)], 1, 1.0)
-    assert hear_state(one, "b", state(1, incarnations=[1, 2], store="another"), 1.0)
+    assert receive_state(one, "b", state(1, incarnations=[1, 2], store="another"), 1.0)
     done(one)
     one.receive("TOLD", {"from": "b", "incarnation": 1, "to": "a", "origin": "a", "have": [A(1)]}, 1.0)
     assert not done(one, Answer)
     one.tick(2.0)
-    (asked,) = done(one, *TELL)
+    (asked,) = done(one, *ACK_REPORTS)
     assert (asked.kind, asked.body["keys"]) == ("ASK", [A(1)])
     one.receive("TOLD", {"from": "b", "incarnation": 2, "to": "a", "origin": "a", "have": [A(1)]}, 2.0)
     one.produced_again(A(1), 2.0)
     assert done(one, Answer) == [Answer([A(1)], True)]
 
 
-def test_the_most_impatient_node_says_how_long_a_lease_lasts() -> None:
+def test_the_shortest_timeout_bounds_a_lease() -> None:
     one = node("b", "c")
-    hear(one, "b", "c", now=0.0, timeout=1.0)
+    receive_from(one, "b", "c", now=0.0, timeout=1.0)
     one.tick(0.0)
-    (said,) = done(one, "KALV")
-    hear(one, "b", "c", now=0.1, number=2, timeout=1.0, heard={"a": [1, said.body["number"]]})
+    (sent,) = done(one, "KALV")
+    receive_from(one, "b", "c", now=0.1, number=2, timeout=1.0, heard={"a": [1, sent.body["number"]]})
     assert one.leadership.delivers("a", 0.7)
     assert not one.leadership.delivers("a", 0.9)
     assert one.leadership.keep_alive_interval() == 0.1
 
 
-def test_a_node_whose_clock_was_set_back_and_whose_disk_is_lost_is_heard_again() -> None:
+def test_a_node_whose_clock_was_set_back_and_whose_disk_is_lost_counts_again() -> None:
     one = node("b", "c")
-    hear(one, "b", incarnations=[9])
-    assert hear_state(one, "b", state(1, incarnations=[3], store="another"), 30.0)
+    receive_from(one, "b", incarnations=[9])
+    assert receive_state(one, "b", state(1, incarnations=[3], store="another"), 30.0)
     assert one.leadership.alive("b", 30.0)
-    assert not hear_state(one, "b", state(1, incarnations=[3], store="another"), 50.0), "it comes twice"
+    assert not receive_state(one, "b", state(1, incarnations=[3], store="another"), 50.0), "it comes twice"
     assert not one.leadership.alive("b", 50.0)
 
 
 @pytest.mark.parametrize("starts", [[1, 2, 4], [1, 4]])
 def test_an_older_copy_of_a_directory_is_refused(starts: list[int]) -> None:
     one = node("b", "c")
-    hear(one, "b", incarnations=[1, 2, 3])
+    receive_from(one, "b", incarnations=[1, 2, 3])
     with pytest.raises(StaleDirectory, match="the directory of b is an older copy") as error:
-        hear_state(one, "b", state(1, incarnations=starts), 20.0)
+        receive_state(one, "b", state(1, incarnations=starts), 20.0)
     assert error.value.node == "b"
     assert not one.leadership.alive("b", 20.0)
-    hear(one, "b", now=20.0, incarnations=[1, 2, 3, 5])
+    receive_from(one, "b", now=20.0, incarnations=[1, 2, 3, 5])
     assert one.leadership.alive("b", 20.0)
-    hear(one, "b", now=30.0, incarnations=[1, 4], store="another")  # a directory that was empty
+    receive_from(one, "b", now=30.0, incarnations=[1, 4], store="another")  # a directory that was empty
     assert one.leadership.alive("b", 30.0)
 
 
 def test_a_node_learns_from_its_peers_that_its_directory_is_an_older_copy() -> None:
     one = node("b", "c")
-    hear(one, "b", known={"a": ["a0", 1]})
+    receive_from(one, "b", known={"a": ["a0", 1]})
     with pytest.raises(StaleDirectory) as error:
-        hear_state(one, "c", state(1, known={"a": ["a0", 2]}), 1.0)
+        receive_state(one, "c", state(1, known={"a": ["a0", 2]}), 1.0)
     assert error.value.node == "a"
-    hear(one, "c", number=2, known={"a": ["another", 7]})  # which it had before
+    receive_from(one, "c", number=2, known={"a": ["another", 7]})  # which it had before
 
 
 def test_an_older_copy_is_known_by_those_who_were_started_again_since() -> None:
-    hear(before := node("b", "c"), "b", incarnations=[1, 2])
+    receive_from(before := node("b", "c"), "b", incarnations=[1, 2])
     again = Leadership(
         "a", "bc", timeout=TIMEOUT_S, incarnations=[1, 7], now=0.0, store="a0", leaders={}, fenced=True,
         known={**before.leadership.known, "x": ("x0", 1)},
@@ -562,15 +569,15 @@ def test_an_older_copy_is_known_by_those_who_were_started_again_since() -> None:
 
 
 def test_a_directory_that_was_started_too_often_meanwhile_is_believed() -> None:
-    hear(one := node("b", "c"), "b", incarnations=[1, 2])
-    hear(one, "b", now=2.0, incarnations=[*range(10, 74)])
+    receive_from(one := node("b", "c"), "b", incarnations=[1, 2])
+    receive_from(one, "b", now=2.0, incarnations=[*range(10, 74)])
     assert one.leadership.alive("b", 2.0)
 
 
 def test_what_cannot_be_kept_is_taken_back() -> None:
     one = node("b", "c")
     one.stored("c", [C(1)], 1, 1.0)
-    hear(one, "b", now=12.0)
+    receive_from(one, "b", now=12.0)
     one.tick(12.0)
     kept = done(one, Persist)
     assert one.leadership.leaders == {"c": (1, "a")}
@@ -583,7 +590,7 @@ def test_what_cannot_be_kept_is_taken_back() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        {"origin": "nobody", "keys": [A(1)]},
+        {"origin": "absent", "keys": [A(1)]},
         {"origin": "b", "keys": ["\ud800"]},
         {"origin": "b", "keys": [7]},
         {"origin": "b", "keys": [A(1) + "0"]},

@@ -28,7 +28,7 @@ def test_an_id_that_was_not_given_yet_is_of_a_later_state_of_the_store() -> None
     assert [one.is_beyond(key) for key in (*keys(5, 2), *keys(6, 1, topic=8))] == [False, True, False]
 
 
-def test_what_has_come_back_is_lost_until_it_is_done_with() -> None:
+def test_what_has_come_back_is_lost_until_it_is_acknowledged() -> None:
     one, queue = ids(9)
     one.came_back(keys(4, 2))
     assert list(queue.lost) == [(4, 5)]

@@ -80,7 +80,7 @@ def test_one_that_was_forgotten_may_come_again() -> None:
     assert journal.settled == [(1, 1)]
 
 
-def test_a_full_disk_is_waited_for_and_another_fault_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_is_waited_for_and_another_fault_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     remote_acks, journal, later = opened()
     called: list[int] = []
     remote_acks.add("a", "k")

@@ -26,6 +26,6 @@ def test_a_number_of_messages_that_are_not_there_costs_nothing(records: bytes) -
 
 
 @pytest.mark.parametrize("key", [b"", b"k" * 256, b"\xff"])
-def test_a_key_that_is_none_is_refused(key: bytes) -> None:
+def test_an_invalid_key_is_refused(key: bytes) -> None:
     with pytest.raises(Malformed):
         read_batch(b"", pack([key, b"body"]))

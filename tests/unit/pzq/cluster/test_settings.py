@@ -52,7 +52,7 @@ def test_a_device_alone_belongs_to_no_cluster() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "error"),
     [
         ({"nodes": ["tcp://127.0.0.1:1"]}, "nodes='tcp://127.0.0.1:1': is this node itself"),
         ({"nodes": ["tcp://127.0.0.2:1"] * 2}, "nodes='tcp://127.0.0.2:1': is listed twice"),
@@ -71,6 +71,6 @@ def test_a_device_alone_belongs_to_no_cluster() -> None:
         ({"allow_replicas_from": ["somewhere"]}, "allow_replicas_from='somewhere': must be an address"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name_and_value(changes: dict[str, Any], says: str) -> None:
-    with pytest.raises(UsageError, match=says.replace("*", r"\*")):
+def test_what_does_not_fit_is_refused_by_name_and_value(changes: dict[str, Any], error: str) -> None:
+    with pytest.raises(UsageError, match=error.replace("*", r"\*")):
         settings.read_settings(**{**USUAL, **changes})

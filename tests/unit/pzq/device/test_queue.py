@@ -1,4 +1,4 @@
-"""Queues of a device: what a cluster is told of them, and when they may be delivered."""
+"""Queues of a device: what they report to a cluster, and when they may be delivered."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Damaged:
         return iter(())
 
 
-def test_what_cannot_be_read_is_told_to_the_cluster_and_is_not_finished() -> None:
+def test_what_cannot_be_read_is_reported_to_the_cluster_and_is_not_finished() -> None:
     store = SimpleNamespace(id="0" * 32, ack_set=lambda id: AckSet(), read=lambda id: Damaged())
     async_store: Any = SimpleNamespace(store=store)
     state = TopicState(1, "delivery", "round_robin", "weak", {}, 1, 5, 0, jumped=((9, 9),))
@@ -48,7 +48,7 @@ def test_what_cannot_be_read_is_told_to_the_cluster_and_is_not_finished() -> Non
     assert queue.work.unsaved().ranges == [(3, 3)]
 
 
-def test_what_is_found_damaged_while_it_is_delivered_is_told_to_the_cluster() -> None:
+def test_what_is_found_damaged_while_it_is_delivered_is_reported_to_the_cluster() -> None:
     store = SimpleNamespace(id="0" * 32, ack_set=lambda id: AckSet(), read=lambda id: Damaged())
     async_store: Any = SimpleNamespace(store=store)
     queue = DeviceQueue(

@@ -191,7 +191,7 @@ def test_curve_keys_are_read_from_files_and_stand_nowhere_else(tmp_path: Path) -
             assert push.peers[0].user_id == client_public.decode()
 
 
-def test_a_key_file_that_is_none_is_named_with_its_option(tmp_path: Path) -> None:
+def test_an_invalid_key_file_is_named_with_its_option(tmp_path: Path) -> None:
     given = {"socket": "PULL", "connect": "tcp://127.0.0.1:5555", "maxRows": "1"}
     missing = SocketSettings.parse("read", {**given, "curveServerKeyFile": str(tmp_path / "none")})
     with pytest.raises(omq.OptionError, match=r"curveServerKeyFile='.*/none' cannot be read: No such file"):

@@ -35,7 +35,7 @@ def test_the_start_of_the_first_microbatch_is_kept_and_not_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "says"),
+    ("found", "error"),
     [
         (7, "the checkpoint belongs to another kind of source, not to topics: 7"),
         ({"kind": "live", "microbatch": 3, "version": 1}, "the checkpoint belongs to another kind of source"),
@@ -51,8 +51,8 @@ def test_the_start_of_the_first_microbatch_is_kept_and_not_compared() -> None:
         ),
     ],
 )
-def test_an_invalid_offset_is_named(found: object, says: str) -> None:
-    with pytest.raises(omq.StateError, match=says):
+def test_an_invalid_offset_is_named(found: object, error: str) -> None:
+    with pytest.raises(omq.StateError, match=error):
         Offset.parse(found)
 
 

@@ -68,7 +68,7 @@ def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("use", "given", "says"),
+    ("use", "given", "error"),
     [
         ("read", {"topic": "t"}, "option 'connect' is missing"),
         ("read", {"connect": URL}, "read takes one of the options 'topic', 'topics' and 'topicPattern'"),
@@ -137,8 +137,8 @@ def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
         ),
     ],
 )
-def test_an_invalid_option_is_named(use: str, given: dict[str, str], says: str) -> None:
-    with pytest.raises(omq.OptionError, match=says):
+def test_an_invalid_option_is_named(use: str, given: dict[str, str], error: str) -> None:
+    with pytest.raises(omq.OptionError, match=error):
         TopicSettings.parse(use, given)
 
 
@@ -174,7 +174,7 @@ def test_keys_and_passwords_are_read_where_they_are_needed(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "error"),
     [
         ({"curveServerKeyFile": bytes(range(128, 160))}, "curveServerKeyFile=.*: the file is not text in UTF-8"),
         (
@@ -192,14 +192,14 @@ def test_keys_and_passwords_are_read_where_they_are_needed(tmp_path: Path) -> No
     ],
 )
 def test_an_invalid_key_or_password_is_reported_with_option_and_path(
-    options: dict[str, Any], says: str, tmp_path: Path
+    options: dict[str, Any], error: str, tmp_path: Path
 ) -> None:
     given = dict(TOPIC)
     for name, content in options.items():
         given[name] = content if isinstance(content, str) else str(tmp_path / name)
         if isinstance(content, bytes):
             (tmp_path / name).write_bytes(content)
-    with pytest.raises(omq.OptionError, match=f"option {says}"):
+    with pytest.raises(omq.OptionError, match=f"option {error}"):
         TopicSettings.parse("read", given).security()
 
 
@@ -236,7 +236,7 @@ def test_a_stream_of_a_batchs_options_is_refused_when_spark_asks(given: dict[str
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "error"),
     [
         ({"topik": "t"}, "unknown option 'topik'; did you mean 'topic'.*option 'socket' is missing"),
         ({"sockt": "PULL"}, "unknown option 'sockt'; did you mean 'socket'"),
@@ -245,9 +245,9 @@ def test_a_stream_of_a_batchs_options_is_refused_when_spark_asks(given: dict[str
         ({}, "^option 'socket' is missing"),
     ],
 )
-def test_a_misspelt_choice_of_an_endpoint_is_named(given: dict[str, str], says: str) -> None:
+def test_a_misspelt_choice_of_an_endpoint_is_named(given: dict[str, str], error: str) -> None:
     found = OmqDataSource({"connect": URL, **given})
-    with pytest.raises(omq.OptionError, match=says):
+    with pytest.raises(omq.OptionError, match=error):
         found.schema()
 
 

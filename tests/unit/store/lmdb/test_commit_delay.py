@@ -71,12 +71,12 @@ def test_a_producer_with_a_window_has_all_of_it_in_each_commit(store: Opened, mo
     answered = threading.Semaphore(4)
     notify = store.log._notify
 
-    def told(writes) -> None:
+    def on_written(writes) -> None:
         notify(writes)
         for write in writes:
             answered.release(isinstance(write, Append))
 
-    monkeypatch.setattr(store.log, "_notify", told)
+    monkeypatch.setattr(store.log, "_notify", on_written)
     writes = [Append(topic, blocks.encode([b"%d" % i] * 16), 16) for i in range(80)]
     for write in writes:
         answered.acquire()

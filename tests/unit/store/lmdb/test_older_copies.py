@@ -40,7 +40,7 @@ def killed(directory: Path) -> None:
     (directory / "session").write_text(json.dumps(session | {"orderly": False, "left": None}))
 
 
-def told(store: Opened) -> bool:
+def is_older(store: Opened) -> bool:
     return any("strong: it is not as it was left" in finding for finding in store.log.findings)
 
 
@@ -56,7 +56,7 @@ def test_a_damaged_meta_page(directory: Path, orderly: bool) -> None:
     if not orderly:
         killed(directory)
     with Opened.on_disk(directory) as store:
-        assert told(store)
+        assert is_older(store)
         again = store.append(topic, b"d", producer=b"p", sequence=2)
         assert again.first == (4 if orderly else SKIPPED_IDS + 4)
         assert not again.duplicate  # the first append with this sequence is lost
@@ -66,7 +66,7 @@ def test_a_damaged_meta_page(directory: Path, orderly: bool) -> None:
         assert list(store.log.ack_set(jobs).missing(1, job)) == [(1, 1), (job, job)]
     # The consumer got an error and continues from here.
     with Opened.on_disk(directory) as store:
-        assert not told(store)
+        assert not is_older(store)
         assert store.append(topic, b"e").first == again.first + 1
 
 
@@ -114,7 +114,7 @@ def test_a_restored_older_copy(directory: Path, orderly: bool, again: Callable[.
     if not orderly:
         killed(directory)
     store = again()
-    assert told(store)
+    assert is_older(store)
     for kind, topic in topics.items():
         first = store.append(topic, b"c").first
         assert first > last[kind]
@@ -123,7 +123,7 @@ def test_a_restored_older_copy(directory: Path, orderly: bool, again: Callable[.
     made = store.make("made")
     assert made == deleted + 1 + (0 if orderly else SKIPPED_TOPIC_IDS)
     store = again()
-    assert not told(store)
+    assert not is_older(store)
 
 
 def test_after_a_kill_there_is_no_finding_about_older_copies(directory: Path, again: Callable[..., Opened]) -> None:

@@ -86,17 +86,17 @@ def test_pending_appends_are_written_once_there_is_space(again: Again, monkeypat
     store.do(Acknowledge(jobs, [(1, 1)]))
     assert store.read(topic) == [(1, b"1")]
     # The store is full until there is space, also during a retry of pending appends.
-    told: list[bool] = []
+    full_states: list[bool] = []
     enough = threading.Event()
 
     def refused() -> None:
-        told.append(store.log.full)
-        if len(told) == 3:
+        full_states.append(store.log.full)
+        if len(full_states) == 3:
             enough.set()
 
     room.refused = refused
     assert enough.wait(20)
-    assert all(told)
+    assert all(full_states)
     room.full.clear()
     store.wait_grown(topic, 3)
     assert store.append(topic, b"4").first == 4
@@ -106,8 +106,8 @@ def test_pending_appends_are_written_once_there_is_space(again: Again, monkeypat
     store.wait_grown(other, 1)
     store.wait_grown(topic, 4)
     assert store.read(topic) == [(1, b"1"), (2, b"2"), (3, b"3"), (4, b"4")]
-    said = [record.levelname for record in caplog.records if "acknowledged" in record.message]
-    assert said == ["ERROR", "WARNING"]
+    levels = [record.levelname for record in caplog.records if "acknowledged" in record.message]
+    assert levels == ["ERROR", "WARNING"]
     assert again().read(topic)[-1] == (4, b"4")
 
 

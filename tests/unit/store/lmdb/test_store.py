@@ -138,16 +138,16 @@ def test_readers_and_writers_at_once(store: Opened) -> None:
 
 
 def test_a_failing_callback_does_not_stop_the_store(directory: Path, caplog) -> None:
-    told = threading.Semaphore(0)
+    acknowledged = threading.Semaphore(0)
 
     def notify(writes) -> None:
-        told.release(len(writes))
+        acknowledged.release(len(writes))
         raise RuntimeError("deaf")
 
     with LmdbStore(directory, notify=notify) as store:
         for _ in range(3):
             store.submit(MakeTopic("t", "broadcast", "weak"))
-            assert told.acquire(timeout=20)
+            assert acknowledged.acquire(timeout=20)
     assert "deaf" in caplog.text
 
 
@@ -203,8 +203,8 @@ def test_lmdb_read_errors_are_reported_as_damage_only_by_verify(again: Again, di
     with Inspector(directory) as offline:
         records, _, found = offline.check(offline.find("t"))
         assert (records, [(one.first, one.last) for one in found]) == (1, [(2, 3)])
-        told = list(offline.messages(offline.find("t")))
-        assert [getattr(one, "id", None) or (one.first, one.last) for one in told] == [1, (2, 3)]
+        found = list(offline.messages(offline.find("t")))
+        assert [getattr(one, "id", None) or (one.first, one.last) for one in found] == [1, (2, 3)]
 
 
 def test_a_file_that_lmdb_left_short_is_extended(again: Again, directory: Path) -> None:

@@ -98,13 +98,13 @@ def test_logged_appends_of_a_killed_process_are_replayed(again: Again, died: Aga
     log.append(topic, b"0", producer=b"p", sequence=1)
     note(log, gone, b"of a topic that is deleted")
     log.do(DeleteTopic(gone))
-    told = [note(log, topic, b"%d" % i, producer=b"p", sequence=i + 1).first for i in range(1, 6)]
+    first_ids = [note(log, topic, b"%d" % i, producer=b"p", sequence=i + 1).first for i in range(1, 6)]
     left = died()
     assert left.log.findings == ["the store was not shut down cleanly"]
     assert left.read(topic) == list(zip(range(1, 7), (b"%d" % i for i in range(6)), strict=True))
-    again_told = [left.append(topic, b"%d" % i, producer=b"p", sequence=i + 1) for i in range(1, 6)]
-    assert [write.first for write in again_told] == told
-    assert all(write.duplicate for write in again_told)
+    repeated = [left.append(topic, b"%d" % i, producer=b"p", sequence=i + 1) for i in range(1, 6)]
+    assert [write.first for write in repeated] == first_ids
+    assert all(write.duplicate for write in repeated)
     # The log of the killed process is replayed only once, and the next log works.
     log.log.catch_up()
     note(log, topic, b"6")
@@ -174,8 +174,8 @@ def test_logged_appends_keep_their_timestamps(again: Again, died: Again, monkeyp
     left = died()
     left.append(topic, b"d")
     with left.log.read(topic) as reader:
-        told = [blocks.decode(header, records, "t") for header, records in reader.blocks(1)]
-    assert [message.timestamp for block in told for message in block] == [1, 1, 9, 20]
+        read = [blocks.decode(header, records, "t") for header, records in reader.blocks(1)]
+    assert [message.timestamp for block in read for message in block] == [1, 1, 9, 20]
 
 
 def test_a_power_loss_takes_unsynced_appends(again: Again, directory: Path, monkeypatch) -> None:
