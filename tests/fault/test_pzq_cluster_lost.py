@@ -17,7 +17,7 @@ from omq.pzq import Consumer, NotReplicated
 from tests.support.ports import held
 from tests.support.pzq_nodes import (
     HOSTS,
-    TIMEOUT,
+    TIMEOUT_S,
     Node,
     cluster,
     consume,
@@ -243,7 +243,7 @@ def test_a_directory_that_is_put_back_as_it_was_is_refused(tmp_path: Path, which
         with pytest.raises(NotReplicated):
             produce(nodes[which], b"lost with the copy")
         with Consumer(nodes[which].send) as consumer, pytest.raises(ReceiveTimeout):
-            consumer.recv(timeout=2 * TIMEOUT)
+            consumer.recv(timeout=2 * TIMEOUT_S)
         # As a new node it is filled by the others, and nothing that was acknowledged is lost or comes back.
         nodes[which].kill(signal.SIGTERM)
         shutil.rmtree(nodes[which].database)
@@ -275,7 +275,7 @@ def test_a_copy_of_a_node_that_ran_is_refused_where_others_have_what_was_stored_
         for node in nodes[1:]:
             with Consumer(node.send) as consumer, suppress(ReceiveTimeout):
                 while True:
-                    delivery = consumer.recv(timeout=3 * TIMEOUT)
+                    delivery = consumer.recv(timeout=3 * TIMEOUT_S)
                     found.append(delivery.body)
                     delivery.ack()
         assert sorted(found) == sorted(bodies("old") + bodies("new"))
@@ -313,7 +313,7 @@ def test_remote_acks_are_kept_by_every_node_that_received_them(tmp_path: Path) -
         nodes[0].kill()
         acknowledged = consume(nodes[1], COUNT - 5)
         have(nodes[1:], 5)
-        time.sleep(2 * TIMEOUT)  # no counter shows that it has confirmed
+        time.sleep(2 * TIMEOUT_S)  # no counter shows that it has confirmed
         nodes[2].kill(signal.SIGTERM)
         nodes[2].start()
         until(lambda: nodes[2].figures()["nodes_alive"] == 2, "it is alive again")
