@@ -155,7 +155,7 @@ class Options:
         recv_buffer: The kernel's receive buffer in bytes; `None` for the system's default (`ZMQ_RCVBUF`).
         backlog: Connections that may wait to be accepted (`ZMQ_BACKLOG`); at most net.core.somaxconn.
         ipv6: Let names and `*` stand for IPv6 addresses too (`ZMQ_IPV6`).
-        tos: The IP type-of-service octet of sent packets (`ZMQ_TOS`).
+        tos: The IP type-of-service byte of sent packets (`ZMQ_TOS`).
         priority: The priority of sent packets in the queues of the network devices; above 6 it needs CAP_NET_ADMIN; 0
             for the system's default, which follows `tos` (`ZMQ_PRIORITY`).
         bind_device: The network device to bind traffic to; `None` for any (`ZMQ_BINDTODEVICE`).

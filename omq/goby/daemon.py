@@ -322,7 +322,7 @@ class Daemon:
     def _count_malformed(self, text: str) -> None:
         assert self._manager is not None
         with self._lock:
-            self._manager.count_malformed(text, time.monotonic())
+            self._manager.count_malformed(text)
 
     def _publish_release(self, pub: omq.Socket) -> None:
         """Publishes the release to the clients that wait for it."""

@@ -14,12 +14,13 @@ from omq.goby.errors import Malformed
 from omq.goby.identifier import INTERNAL, MAX_CACHED_IDENTIFIERS, Identifier, prefix_of, read_identifier, shown
 from omq.goby.outbox import MAX_HELD_BYTES, MAX_HELD_PUBLICATIONS
 from omq.goby.scheme import Codec
+from omq.serving.rate_limit import RateLimit
 from omq.unpatched import threading
 
 log = logging.getLogger("omq.goby")
 
 EVERYTHING: Final = b"/"
-LOG_INTERVAL_S: Final = 1.0  # between two warnings about malformed messages
+WARNING_INTERVAL_S: Final = 1.0  # between two warnings about malformed messages
 MAX_CACHED_HEAD_BYTES: Final = 1024  # of one identifier
 READER_TIMEOUT_S: Final = 0.1  # until a reader with a full inbox counts as stalled
 
@@ -59,19 +60,15 @@ class ParseErrorLog:
 
     def __init__(self) -> None:
         self.count = 0
-        self._logged_at = float("-inf")
-        self._suppressed = 0
+        self._limit = RateLimit(WARNING_INTERVAL_S)
 
     def note(self, text: str) -> None:
         """Counts a publication that could not be parsed, and logs the reason."""
         self.count += 1
-        now = time.monotonic()
-        if now - self._logged_at < LOG_INTERVAL_S:
-            self._suppressed += 1
-            return
-        more = f" ({self._suppressed} more since the last line)" if self._suppressed else ""
-        self._logged_at, self._suppressed = now, 0
-        log.warning("skipped: %s%s", text, more)
+        if self._limit.passes():
+            suppressed = self._limit.suppressed
+            more = f" ({suppressed} more since the last line)" if suppressed else ""
+            log.warning("skipped: %s%s", text, more)
 
 
 class Inbox:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from omq.goby.dispatch import LOG_INTERVAL_S
+from omq.goby.dispatch import WARNING_INTERVAL_S
 from omq.goby.errors import Malformed
 from omq.goby.identifier import MANAGER_RESPONSE, head_of, split_frame
 from omq.goby.protobuf import (
@@ -18,6 +18,7 @@ from omq.goby.protobuf import (
     Socket,
 )
 from omq.goby.wire import read_message
+from omq.serving.rate_limit import RateLimit
 
 log = logging.getLogger("omq.goby")
 
@@ -117,7 +118,7 @@ class Manager:
         self._head = head_of(MANAGER_RESPONSE, "PROTOBUF", "goby.zeromq.protobuf.ManagerResponse", pid, 0)
         self._waiting: dict[tuple[str, int], float] = {}  # held clients, and the times of their last requests
         self._last_log: tuple[list[str], float] = ([], float("-inf"))
-        self._warned_at = float("-inf")
+        self._warning_limit = RateLimit(WARNING_INTERVAL_S)
 
     def set_ready(self) -> None:
         """Marks the manager itself as ready."""
@@ -136,7 +137,7 @@ class Manager:
         try:
             request = read_message(ManagerRequest, frame)
         except Malformed as fault:
-            self.count_malformed(str(fault), now)
+            self.count_malformed(str(fault))
             return b""
         return self._answer(request, now).SerializeToString()
 
@@ -153,7 +154,7 @@ class Manager:
         try:
             request = read_message(ManagerRequest, split_frame(frame)[1])
         except Malformed as fault:
-            self.count_malformed(str(fault), now)
+            self.count_malformed(str(fault))
             return None
         response = self._answer(request, now)
         if request.request == PROVIDE_HOLD_STATE:
@@ -194,7 +195,7 @@ class Manager:
         response = ManagerResponse(request=request.request, client_name=name, client_pid=pid)
         if request.request == PROVIDE_PUB_SUB_SOCKETS:
             if name == self._name:
-                self._warn(f"a client has the name {name!r} of this manager: it is not required", now)
+                self._warn(f"a client has the name {name!r} of this manager: it is not required")
             else:
                 self.hold.register(name, pid, now)
             response.publish_socket.CopyFrom(self._publish)
@@ -202,19 +203,18 @@ class Manager:
         elif request.request == PROVIDE_HOLD_STATE:
             if not self.hold.record(name, pid, request.ready, now):
                 self.refused += 1
-                self._warn(f"process {pid} has the name {name!r} of another process: its message is ignored", now)
+                self._warn(f"process {pid} has the name {name!r} of another process: its message is ignored")
             response.hold = self.hold.holds(now)
         elif request.request == PROVIDE_MISSING_CLIENTS:
             response.missing_client.extend(self.hold.missing(now))
             response.hold = self.hold.holds(now)
         return response
 
-    def count_malformed(self, text: str, now: float) -> None:
+    def count_malformed(self, text: str) -> None:
         """Counts and logs a request that could not be parsed."""
         self.malformed += 1
-        self._warn(text, now)
+        self._warn(text)
 
-    def _warn(self, text: str, now: float) -> None:
-        if now - self._warned_at >= LOG_INTERVAL_S:
-            self._warned_at = now
+    def _warn(self, text: str) -> None:
+        if self._warning_limit.passes():
             log.warning("manager: %s", text)

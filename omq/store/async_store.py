@@ -64,7 +64,7 @@ class AsyncStore:
         self._idle: list[asyncio.Future[None]] = []
         self._polls = False  # this thread reads `_results` next, so the loop need not be called
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes a thread in `wait_results`
-        self._blocks = False
+        self._in_wait = False  # the thread is in `wait_results`
 
     async def open(self, opened: Callable[[Notify, Appended], Store]) -> None:
         """Opens the store in a thread, as it may have much to verify."""
@@ -181,13 +181,13 @@ class AsyncStore:
             return
         while not self._wakeups.empty():  # left from an earlier call
             self._wakeups.get()
-        self._blocks = self._polls = True
+        self._in_wait = self._polls = True
         try:
             if not self._results:
                 with suppress(queue.Empty):
                     self._wakeups.get(timeout=seconds)
         finally:
-            self._blocks = self._polls = False
+            self._in_wait = self._polls = False
         if self._results:  # results that came while `_polls` was true have scheduled no call
             self._handle_results()
 
@@ -223,7 +223,7 @@ class AsyncStore:
 
     def _schedule(self) -> None:
         if self._polls:
-            if self._blocks:
+            if self._in_wait:
                 self._wakeups.put(None)
             return
         # `_handle_results` clears the flag before it reads the results, so none stays unread.

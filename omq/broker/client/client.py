@@ -331,6 +331,7 @@ class Client(ClosesAtExit):
 
         Raises:
             TypeError: *start*, *stop* or *limit* is neither a whole number nor `None`.
+            ValueError: *start*, *stop* or *limit* is negative.
             TopicError: The topic's name is not valid.
             ClosedError: The client is closed.
         """
@@ -373,7 +374,7 @@ class Client(ClosesAtExit):
             also for ids that retention drops during the iteration.
 
         Raises:
-            ValueError: *parts* or *batch_bytes* is not valid.
+            ValueError: *start* or *stop* is negative, or *parts* or *batch_bytes* is not valid.
             TypeError: *start* or *stop* is neither a whole number nor `None`, or *batch_bytes* is not a whole number.
             TopicError: The topic's name is not valid.
             ClosedError: The client is closed.

@@ -25,17 +25,6 @@ PARTS: Final = ("bodies", "keys", "headers")
 READ_BYTES: Final = 2 << 20  #: The bytes of records that one READ requests.
 
 
-def check_reading(start: int | None, stop: int | None, limit: int | None) -> None:
-    """Rejects the bounds of a `read` that are not whole numbers.
-
-    Raises:
-        TypeError: A bound is neither a whole number nor `None`.
-    """
-    for name, value in (("start", start), ("stop", stop), ("limit", limit)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise TypeError(f"{name}={value!r:.80}: must be a whole number, or None, not {type(value).__name__}")
-
-
 class RangeReader:
     """The requests of one `read`, with one request in flight while an answer is used.
 
@@ -49,6 +38,7 @@ class RangeReader:
 
     Raises:
         TypeError: A bound is neither a whole number nor `None`.
+        ValueError: A bound is negative.
         TopicError: The name of the topic is not valid.
     """
 
@@ -62,7 +52,10 @@ class RangeReader:
         limit: int | None = None,
         whole: bool = False,
     ) -> None:
-        check_reading(start, stop, limit)
+        bounds = {"start": start, "stop": stop, "limit": limit}
+        start, stop, limit = (
+            None if value is None else checked_count(name, value, 0) for name, value in bounds.items()
+        )
         self._connection = connection
         self._topic = protocol.check_name(topic)
         self._start = start

@@ -32,7 +32,7 @@ _MAX_UNREAD_BYTES: Final = 192 << 20
 #: Seconds between two checks whether blocked peers have room.
 _POLL_INTERVAL_S: Final = 0.005
 #: Seconds between two log lines about handshakes that have failed.
-_LOG_INTERVAL_S: Final = 10.0
+_HANDSHAKE_LOG_INTERVAL_S: Final = 10.0
 
 
 class ZmtpServer:
@@ -77,7 +77,7 @@ class ZmtpServer:
         self._next_update = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._refusal_log = RateLimit()
-        self._handshake_log = RateLimit(_LOG_INTERVAL_S)
+        self._handshake_log = RateLimit(_HANDSHAKE_LOG_INTERVAL_S)
         self._ending = False
 
     def start(self) -> list[str]:

@@ -32,7 +32,7 @@ MAX_UNANSWERED: Final = 2
 #: Seconds for which replicas are collected at most, as an answer may be lost.
 GATHER_TIMEOUT_S: Final = 0.02
 MAX_WAITING_BYTES: Final = 64 << 20  # of replicas for a peer; later ones are dropped, and asked about again
-LOG_INTERVAL_S: Final = 1.0  # between two warnings
+WARNING_INTERVAL_S: Final = 1.0  # between two warnings
 
 Warn = Callable[[str], None]
 Acked = Callable[[str, Sequence[str]], None]
@@ -55,7 +55,7 @@ class PeerTransport:
         self._sockets: list[Any] = []
         self._streams = {peer: _ReplicaStream(peer, settings.timeout) for peer in settings.peers}
         self._nodes: set[float] = set()  # connections of nodes, by the time of the connect
-        self._warning_log = RateLimit(LOG_INTERVAL_S)
+        self._warning_log = RateLimit(WARNING_INTERVAL_S)
 
     # ------------------------------------------------------------------ lifecycle
 

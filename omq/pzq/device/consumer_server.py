@@ -41,7 +41,7 @@ _PUMP_BYTES: Final = 256 << 10
 #: Bytes of an acknowledgement beyond which its connection is closed.
 MAX_ACK_BYTES: Final = 1 << 20
 #: Seconds between two warnings about invalid acknowledgements.
-LOG_INTERVAL_S: Final = 1.0
+WARNING_INTERVAL_S: Final = 1.0
 #: Keys of expired deliveries that are kept before those of finished messages are dropped.
 _MIN_LATE_KEYS: Final = 1024
 
@@ -153,7 +153,7 @@ class ConsumerServer:
         self._woken = False
         self._stopping = False  # nothing more is delivered
         self._paused = False
-        self._refusal_log = RateLimit(LOG_INTERVAL_S)
+        self._refusal_log = RateLimit(WARNING_INTERVAL_S)
         self.dispatcher: Dispatcher[DeviceConsumer] = Dispatcher(
             store, [queue.work for queue in queues], MAX_BATCH_MESSAGES, self.wake, self._unreadable
         )

@@ -25,17 +25,17 @@ class Callee:
         self.consumer = twin.Consumer(connection, ConsumerState(b"2", "t", 30.0, 8))
 
 
-#: Calls by the name of the checked argument, with the smallest valid value; `None` if negative values are valid.
-CALLS: list[tuple[str, int | None, Callable[[Callee, Any], Any]]] = [
+#: Calls by the name of the checked argument, with the smallest valid value.
+CALLS: list[tuple[str, int, Callable[[Callee, Any], Any]]] = [
     ("in_flight", 1, lambda on, value: on.client.publish_many("t", [b"x"], in_flight=value)),
     ("sequence", 1, lambda on, value: on.client.stage("t", [b"x"], "s", sequence=value)),
     ("credit", 1, lambda on, value: on.client.subscribe("t", credit=value)),
     ("credit", 1, lambda on, value: on.client.consume("t", credit=value)),
-    ("start", None, lambda on, value: on.client.read("t", start=value)),
-    ("stop", None, lambda on, value: on.client.read("t", stop=value)),
-    ("limit", None, lambda on, value: on.client.read("t", limit=value)),
-    ("start", None, lambda on, value: on.client.read_columns("t", start=value)),
-    ("stop", None, lambda on, value: on.client.read_columns("t", stop=value)),
+    ("start", 0, lambda on, value: on.client.read("t", start=value)),
+    ("stop", 0, lambda on, value: on.client.read("t", stop=value)),
+    ("limit", 0, lambda on, value: on.client.read("t", limit=value)),
+    ("start", 0, lambda on, value: on.client.read_columns("t", start=value)),
+    ("stop", 0, lambda on, value: on.client.read_columns("t", stop=value)),
     ("batch_bytes", 1, lambda on, value: on.client.read_columns("t", batch_bytes=value)),
     ("start", 0, lambda on, value: on.client.offset_after("t", value, 2, 3)),
     ("stop", 0, lambda on, value: on.client.offset_after("t", 1, value, 3)),
@@ -74,13 +74,12 @@ def check(twin: Any, call: Callable[[Callee, Any], Any], value: Any, kind: type[
 
 @pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
 @pytest.mark.parametrize(("name", "least", "call"), CALLS)
-def test_numbers(twin: Any, name: str, least: int | None, call: Callable[[Callee, Any], Any]) -> None:
+def test_numbers(twin: Any, name: str, least: int, call: Callable[[Callee, Any], Any]) -> None:
     for wrong in (1.5, "9", True, b"1", [2]):
         shown = re.escape(f"{name}={wrong!r}: must be ")
         check(twin, call, wrong, TypeError, f"^{shown}.*, not {type(wrong).__name__}$")
-    if least is not None:
-        for wrong in (least - 1, -(2**70), 2**70):
-            check(twin, call, wrong, ValueError, f"^{name}={wrong}: must be ")
+    for wrong in (least - 1, -(2**70), 2**70):
+        check(twin, call, wrong, ValueError, f"^{name}={wrong}: must be ")
 
 
 @pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
