@@ -58,16 +58,17 @@ def test_partitions_are_connections_to_one_endpoint(spark: Any, feed: Feeder) ->
 
     def job() -> None:
         push.wait_connected(2, timeout=60)
-        push.send_many([b"x"] * 40)
+        for _ in range(40):
+            push.send(b"x")
 
     feed.run(job)
-    frame = read(spark, socket="PULL", connect=push.endpoints[0], partitions=2, maxSeconds=5)
+    frame = read(spark, socket="PULL", connect=push.endpoints[0], partitions=2, maxRows=20)
     assert frame.rdd.getNumPartitions() == 2
     assert frame.count() == 40
 
 
 def test_parts_and_empty_and_large_payloads(spark: Any, feed: Feeder) -> None:
-    large = bytes(range(256)) * (1 << 18)  # 64 MiB
+    large = bytes(range(256)) * (1 << 17)  # 32 MiB
     messages = [[b""], [large], [b"a", b"", b"c"], [b"last"]]
     url = feed.push(messages)
     frame = read(spark, socket="PULL", connect=url, columns="value,parts", maxRows=4)
