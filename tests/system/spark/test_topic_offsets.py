@@ -24,7 +24,7 @@ from omq.spark.topics.source import TopicStreamReader
 from tests.support.ports import held
 from tests.system.spark.test_topic_task import SERVER
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 
 Row = tuple[str, int]
 
