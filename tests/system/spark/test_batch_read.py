@@ -58,11 +58,10 @@ def test_partitions_are_connections_to_one_endpoint(spark: Any, feed: Feeder) ->
 
     def job() -> None:
         push.wait_connected(2, timeout=60)
-        for _ in range(40):
-            push.send(b"x")
+        push.send_many([b"x"] * 40)
 
     feed.run(job)
-    frame = read(spark, socket="PULL", connect=push.endpoints[0], partitions=2, maxRows=20)
+    frame = read(spark, socket="PULL", connect=push.endpoints[0], partitions=2, maxSeconds=5)
     assert frame.rdd.getNumPartitions() == 2
     assert frame.count() == 40
 
