@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -39,14 +40,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"!! SPARK IS NOT TESTED: {MISSING}"))
 
 
+def write_worker_python(program: Path, path: str) -> None:
+    """Writes a Python for Spark's workers that imports the installed PySpark.
+
+    Spark puts its `pyspark.zip`, which has no bytecode, at the front of the path, so that every Python process that it
+    starts compiles PySpark first. It starts one for each streaming source, and fails the query with "Python worker
+    failed to connect back" if that takes 10 s (`PythonWorkerFactory.createSimpleWorker`); no option changes this limit.
+
+    Args:
+        program: The file.
+        path: The `PYTHONPATH` of the workers.
+    """
+    program.write_text(f'#!/bin/sh\nexport PYTHONPATH={shlex.quote(path)}\nexec {shlex.quote(sys.executable)} "$@"\n')
+    program.chmod(0o755)
+
+
 @pytest.fixture(scope="session")
-def environment() -> Iterator[None]:
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Sets the variables by which Python workers find this package."""
     before = dict(os.environ)
-    paths = [str(ROOT), str(TOP), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = os.pathsep.join([str(ROOT), str(TOP), *filter(None, [os.environ.get("PYTHONPATH")])])
+    program = tmp_path_factory.mktemp("workers") / "python"
+    write_worker_python(program, path)
     os.environ |= {
-        "PYTHONPATH": os.pathsep.join(paths),
-        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": path,
+        "PYSPARK_PYTHON": str(program),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     os.environ.pop("SPARK_HOME", None)

@@ -67,7 +67,7 @@ def test_partitions_are_connections_to_one_endpoint(spark: Any, feed: Feeder) ->
 
 
 def test_parts_and_empty_and_large_payloads(spark: Any, feed: Feeder) -> None:
-    large = bytes(range(256)) * (1 << 18)  # 64 MiB
+    large = bytes(range(256)) * (1 << 17)  # 32 MiB
     messages = [[b""], [large], [b"a", b"", b"c"], [b"last"]]
     url = feed.push(messages)
     frame = read(spark, socket="PULL", connect=url, columns="value,parts", maxRows=4)

@@ -16,12 +16,29 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(120)]
             "OptionError: unknown option 'maxrow'; did you",
         ),
         ("readStream", {"socket": "PULL", "connect": "tcp://h:1", "triggerSecond": "5"}, "OptionError: unknown option"),
-        ("readStream", {"socket": "PULL", "connect": ""}, "OptionError: option connect='': must be an endpoint"),
-        ("read", {"connect": "tcp://h:1", "topik": "t"}, "OptionError: unknown option 'topik'; did you mean 'topic'"),
-        ("read", {"socket": "PULL", "connect": "tcp//h", "maxRows": "1"}, "OptionError: option 'connect': endpoint"),
+        pytest.param(
+            "readStream",
+            {"socket": "PULL", "connect": ""},
+            "OptionError: option connect='': must be an endpoint",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "read",
+            {"connect": "tcp://h:1", "topik": "t"},
+            "OptionError: unknown option 'topik'; did you mean 'topic'",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "read",
+            {"socket": "PULL", "connect": "tcp//h", "maxRows": "1"},
+            "OptionError: option 'connect': endpoint",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
-def test_a_slip_in_an_option_is_the_first_line(spark: Any, method: str, options: dict[str, str], error: str) -> None:
+def test_an_invalid_option_of_a_read_is_reported_in_the_first_line(
+    spark: Any, method: str, options: dict[str, str], error: str
+) -> None:
     reader = getattr(spark, method).format("omq").options(**options)
     with pytest.raises(Exception, match=error) as caught:
         reader.load()
@@ -30,7 +47,7 @@ def test_a_slip_in_an_option_is_the_first_line(spark: Any, method: str, options:
     assert "Traceback" not in str(caught.value)
 
 
-def test_so_is_one_in_a_write(spark: Any) -> None:
+def test_an_invalid_option_of_a_write_is_reported_in_the_first_line(spark: Any) -> None:
     frame = spark.range(1).selectExpr("CAST(id AS STRING) AS value")
     writer = frame.write.format("omq").mode("append").option("socket", "PUSH").option("connect", "tcp://h:1")
     with pytest.raises(Exception, match="OptionError") as caught:

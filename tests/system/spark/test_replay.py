@@ -55,7 +55,7 @@ def numbers(frame: Any) -> list[int]:
 
 
 def test_every_action_in_a_batch_sees_the_same_rows(spark: Any, feed: Feeder, started: Callable[..., Any]) -> None:
-    count = 9000
+    count = 2000
     url = feed.push([b"%d" % n for n in range(count)])
     seen: list[int] = []
     differing: list[tuple[Any, ...]] = []
@@ -69,13 +69,14 @@ def test_every_action_in_a_batch_sees_the_same_rows(spark: Any, feed: Feeder, st
         if len(seen) >= count:
             done.set()
 
-    started(stream(spark, socket="PULL", connect=url, maxRowsPerTrigger=3000, triggerSeconds=0.3), sink)
+    started(stream(spark, socket="PULL", connect=url, maxRowsPerTrigger=1000, triggerSeconds=0.3), sink)
     assert done.wait(60), len(seen)
     assert not differing
     assert seen == list(range(count))
 
 
-@pytest.mark.parametrize("fails", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["stopped", "failed"])
+@pytest.mark.slow
+@pytest.mark.parametrize("fails", [False, True], ids=["stopped", "failed"])
 def test_a_run_after_another_goes_on_with_what_its_peer_has_kept(
     fails: bool, spark: Any, feed: Feeder, started: Callable[..., Any]
 ) -> None:
@@ -230,12 +231,12 @@ def test_a_wrong_key_is_reported_in_the_driver(
 def test_a_frame_that_is_used_twice_in_a_query_is_one_connection_whose_rows_come_twice(
     spark: Any, feed: Feeder, started: Callable[..., Any]
 ) -> None:
-    url = feed.push([b"%d" % n for n in range(1000)])
+    url = feed.push([b"%d" % n for n in range(600)])
     frame = stream(spark, socket="PULL", connect=url, triggerSeconds=0.3, maxRowsPerTrigger=300, columns="value")
-    seen = Seen(2000)
+    seen = Seen(1200)
     started(frame.union(frame), seen)
     seen.wait()
-    assert sorted(seen.values) == sorted([*range(1000)] * 2)
+    assert sorted(seen.values) == sorted([*range(600)] * 2)
 
 
 # ---------------------------------------------------------------------- availableNow
@@ -282,7 +283,7 @@ def test_available_now_ends_on_a_steady_feed(
 def test_available_now_drains_under_a_cap_in_several_microbatches(
     spark: Any, feed: Feeder, started: Callable[..., Any]
 ) -> None:
-    count = 50_000
+    count = 20_000
     push = feed.open(omq.PUSH, bind="tcp://127.0.0.1:*", send_hwm=0)
     push.send_many([b"%d" % n for n in range(count)])
     got: dict[int, list[int]] = {}
@@ -295,7 +296,7 @@ def test_available_now_drains_under_a_cap_in_several_microbatches(
     assert query.awaitTermination(60)
     assert [number for one in sorted(got) for number in got[one]] == list(range(count))
     assert max(map(len, got.values())) == 10_000
-    assert 5 <= len(got) <= 6
+    assert 2 <= len(got) <= 3
     # The connection has ended with the query, and swallows nothing.
     until(lambda: not push.peers)
     push.send_many([b"%d" % n for n in range(count, count + 2000)])
@@ -308,6 +309,16 @@ def test_available_now_drains_under_a_cap_in_several_microbatches(
 # ---------------------------------------------------------------------- what can be seen
 
 
+@pytest.fixture
+def idle_progress(spark: Any) -> Iterator[None]:
+    """Reports the progress of an idle query soon; Spark does that every 10 s."""
+    name = "spark.sql.streaming.noDataProgressEventInterval"
+    spark.conf.set(name, "300ms")
+    yield
+    spark.conf.unset(name)
+
+
+@pytest.mark.usefixtures("idle_progress")
 def test_the_progress_reports_how_the_connections_are(spark: Any, feed: Feeder, started: Callable[..., Any]) -> None:
     push = feed.open(omq.PUSH, bind="tcp://127.0.0.1:*")
     seen = Seen(100)

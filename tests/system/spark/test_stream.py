@@ -25,14 +25,14 @@ def wait_until_committed(checkpoint: Path, batch: int) -> None:
 def test_every_message_comes_once_and_in_order_over_many_microbatches(
     spark: Any, feed: Feeder, started: list[Any], tmp_path: Any
 ) -> None:
-    count = 10_000
+    count = 3000
     urls = [feed.push([b"%d" % n for n in range(count)]) for _ in range(2)]
     seen = Seen(2 * count)
     frame = stream(spark, socket="PULL", connect=",".join(urls), maxRowsPerTrigger=1000, triggerSeconds=1)
     started.append(frame.writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path)).start())
     seen.wait()
     assert max(seen.batches) <= 2000
-    assert len(seen.batches) >= 10
+    assert len(seen.batches) >= 3
     for url in urls:
         of_one = [row for row in seen.rows if row.endpoint == url]
         assert [int(row.value) for row in of_one] == list(range(count))
@@ -40,27 +40,13 @@ def test_every_message_comes_once_and_in_order_over_many_microbatches(
 
 
 def test_a_microbatch_is_bounded_in_bytes(spark: Any, feed: Feeder, started: list[Any], tmp_path: Any) -> None:
-    url = feed.push([b"%09d" % n for n in range(100)])
-    seen = Seen(100)
+    url = feed.push([b"%09d" % n for n in range(30)])
+    seen = Seen(30)
     frame = stream(spark, socket="PULL", connect=url, maxBytesPerTrigger=95, triggerSeconds=0.5, columns="value")
     started.append(frame.writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path)).start())
     seen.wait()
-    assert seen.values == list(range(100))
+    assert seen.values == list(range(30))
     assert max(seen.batches) == 10
-
-
-def test_available_now_drains_what_is_there(spark: Any, feed: Feeder, tmp_path: Any) -> None:
-    url = feed.push([b"%d" % n for n in range(5000)])
-    seen = Seen(5000)
-    frame = stream(spark, socket="PULL", connect=url, quietSeconds=1)
-    query = (
-        frame.writeStream.foreachBatch(seen)
-        .option("checkpointLocation", str(tmp_path))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(60)
-    assert seen.values == list(range(5000))
 
 
 def test_a_restart_from_a_checkpoint_goes_on_with_what_comes(spark: Any, feed: Feeder, tmp_path: Any) -> None:
@@ -99,6 +85,7 @@ def test_there_is_no_microbatch_when_nothing_came(spark: Any, feed: Feeder, star
     assert len([one for one in (tmp_path / "offsets").iterdir() if one.name.isdigit()]) == len(seen.batches)
 
 
+@pytest.mark.slow
 def test_a_sink_that_raises_fails_the_query(spark: Any, feed: Feeder, tmp_path: Any) -> None:
     url = feed.push([b"1"] * 10)
 

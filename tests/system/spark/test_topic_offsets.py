@@ -24,7 +24,7 @@ from omq.spark.topics.source import TopicStreamReader
 from tests.support.ports import held
 from tests.system.spark.test_topic_task import SERVER
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 
 Row = tuple[str, int]
 
@@ -207,6 +207,20 @@ def test_rows_of_a_microbatch_are_shared_among_topics(client: Client, query: Que
     assert not run.plan()
 
 
+def test_bytes_of_a_microbatch_are_shared_among_topics_and_a_large_message_passes(client: Client, query: Query) -> None:
+    for name in ("a", "b"):
+        client.create(name, persistence="transient")
+        client.publish_many(name, [b"x" * 991] * 50)  # 1,000 bytes each with the record's header
+    client.publish("a", b"x" * 100_000)
+    run = query.run(topics="a,b", startingOffsets="earliest", maxBytesPerTrigger=20_000)
+    taken = run.take()
+    assert {topic for topic, _ in taken} == {"a", "b"}
+    while rows := run.take():
+        assert len(rows) <= 21
+        taken += rows
+    assert sorted(taken) == ids("a", 1, 51) + ids("b", 1, 50)
+
+
 def test_a_small_topic_is_not_passed_over_next_to_a_large_one(client: Client, query: Query) -> None:
     filled(client, "large", count=5000)
     filled(client, "small", count=2)
@@ -277,6 +291,41 @@ def test_a_named_topic_that_is_missing_is_reported_also_by_a_checkpoint(client: 
     assert query.run(topic="a", startingOffsets="earliest").take() == ids("a", 1, 3)
     with pytest.raises(omq.OmqError, match=r"has no topic 'typo'; its topics are: a"):
         query.run(topics="a,typo").take()
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"topic": "jobs"}, "option topic='jobs': 'jobs' is a round-robin topic"),
+        ({"topics": "few,jobs"}, "option topics='few,jobs': 'jobs' is a round-robin topic"),
+        (
+            {"topic": "few", "startingOffsets": '{"few": 5}'},
+            "option startingOffsets=5 of topic 'few' is beyond the end",
+        ),
+        (
+            {"topic": "few", "startingOffsets": '{"other": 1}'},
+            "option startingOffsets: 'other' is not a topic of topic='few'",
+        ),
+    ],
+)
+def test_a_start_that_the_broker_does_not_have_is_refused(
+    options: dict[str, str], error: str, client: Client, query: Query
+) -> None:
+    filled(client, "few")
+    client.create("jobs", delivery="round-robin", persistence="transient")
+    with pytest.raises(omq.OmqError, match=error):
+        query.run(**options).rows()
+
+
+def test_a_checkpoint_of_another_broker_is_refused(client: Client, query: Query) -> None:
+    filled(client, "a")
+    assert query.run(topic="a", startingOffsets="earliest").take() == ids("a", 1, 3)
+    with Server(memory=True, bind="tcp://127.0.0.1:*") as other, Client(other.endpoints["zmtp"]) as there:
+        filled(there, "a", count=9)
+        query.url = other.endpoints["zmtp"]
+        with pytest.raises(DataLoss, match=f"option connect='{query.url}': the checkpoint belongs to another broker"):
+            query.run(topic="a").rows()
+        query.stop()
 
 
 def test_starting_offsets_may_name_some_topics_only(client: Client, query: Query, server: Server) -> None:
@@ -528,7 +577,7 @@ def test_a_checkpoint_that_goes_backwards_is_refused(client: Client, query: Quer
         query.run(topic="a").rows()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 6))])
 @pytest.mark.parametrize("subscription", [{}, {"subscription": "job"}])
 def test_every_message_comes_once_whatever_happens_when(
     seed: int, subscription: dict[str, str], client: Client, query: Query, caplog: pytest.LogCaptureFixture

@@ -3,6 +3,7 @@
 import datetime
 import hashlib
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def test_columns_are_chosen_by_option_and_by_schema(spark: Any, url: str, client
 
 
 def test_batches_of_any_size_have_every_row_once(spark: Any, url: str, client: Client, topic: str) -> None:
-    sizes = [0, 1, 70_000, 3_000_000, 5, 12, 1_000_000] * 5
+    sizes = [0, 1, 70_000, 3_000_000, 5, 12, 1_000_000] * 2
     wanted = [hashlib.sha256(bytes([n]) * size).hexdigest() for n, size in enumerate(sizes)]
     client.publish_many(topic, [bytes([n]) * size for n, size in enumerate(sizes)])
     for size in ("10", "100k", "16m"):
@@ -75,11 +76,11 @@ def test_a_temporary_view_in_sql_reads_a_topic_and_is_frozen_at_its_first_action
 
 def test_a_topic_is_split_by_ids(spark: Any, url: str, client: Client, topic: str) -> None:
     client.publish_many(topic, [b"%d" % n for n in range(1000)])
-    frame = read(spark, url, topic=topic, minPartitions=7)
-    assert frame.rdd.getNumPartitions() == 7
-    assert sorted(row.id for row in frame.collect()) == list(range(1, 1001))
-    sizes = frame.rdd.mapPartitions(lambda rows: [sum(1 for _ in rows)]).collect()
-    assert max(sizes) - min(sizes) <= 1
+    rows = read(spark, url, topic=topic, minPartitions=7).selectExpr("id", "spark_partition_id() AS part").collect()
+    assert sorted(row.id for row in rows) == list(range(1, 1001))
+    sizes = Counter(row.part for row in rows)
+    assert len(sizes) == 7
+    assert max(sizes.values()) - min(sizes.values()) <= 1
     assert read(spark, url, topic=topic).rdd.getNumPartitions() == 1
 
 
@@ -169,14 +170,14 @@ def test_messages_that_go_between_plan_and_task_fail_it_or_are_passed_over(
 
 
 def test_a_read_of_a_few_rows_does_not_wait_for_all(spark: Any, url: str, client: Client, topic: str) -> None:
-    client.publish_many(topic, [b"x" * 100_000] * 1000)
+    client.publish_many(topic, [b"x" * 100_000] * 200)
     frame = read(spark, url, topic=topic, batchBytes="1m")
     assert [row.id for row in frame.limit(3).collect()] == [1, 2, 3]
     assert frame.first().id == 1
-    assert frame.count() == 1000
+    assert frame.count() == 200
 
 
-@pytest.mark.parametrize("when", ["plan", "task"])
+@pytest.mark.parametrize("when", [pytest.param("plan", marks=pytest.mark.slow), "task"])
 def test_a_broker_that_stays_away_is_reported_by_the_options_that_name_it(
     when: str, spark: Any, tmp_path: Path
 ) -> None:

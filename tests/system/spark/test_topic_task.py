@@ -22,7 +22,7 @@ from omq.spark.topics.settings import TopicSettings
 from omq.spark.topics.sink import TaskAttempt, TaskCommit, TopicSink
 from tests.support.ports import held
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 
 COUNT = 20
 SERVER = """

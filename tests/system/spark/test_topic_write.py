@@ -1,7 +1,6 @@
 """Rows into a broker's topics, against a real Spark: once, or at least once."""
 
 import contextlib
-import json
 import shutil
 import threading
 from collections.abc import Iterator
@@ -101,9 +100,9 @@ def test_no_rows_are_no_messages(spark: Any, url: str, client: Client, topic: st
 def test_a_stream_from_topic_to_topic(
     options: dict[str, str], spark: Any, url: str, client: Client, topic: str, source: str, tmp_path: Path
 ) -> None:
-    frame = stream(spark, url, topic=source, startingOffsets="earliest", maxRowsPerTrigger=30, minPartitions=3)
+    frame = stream(spark, url, topic=source, startingOffsets="earliest", maxRowsPerTrigger=60, minPartitions=3)
     query = done(sink(frame.select("value", "key", "headers"), url, tmp_path, topic=topic, **options))
-    assert len([one for one in query.recentProgress if one.numInputRows]) == 4
+    assert [one.numInputRows for one in query.recentProgress if one.numInputRows] == [60, 40]
     assert sorted(map(int, bodies(client, topic))) == list(range(100))
     if options is ONCE:
         assert list(map(int, bodies(client, topic))) == list(range(100))
@@ -122,9 +121,10 @@ def test_a_microbatch_that_spark_repeats_publishes_nothing(
     client.publish(source, b"100")
     done(writer)
     assert list(map(int, bodies(client, topic))) == list(range(101))
-    # Another query is another one.
+    # Another query publishes them again.
     shutil.rmtree(tmp_path)
-    done(writer)
+    frame = stream(spark, url, topic=source, startingOffsets="earliest")
+    done(sink(frame.select("value"), url, tmp_path, topic=topic))
     assert len(messages(client, topic)) == 202
 
 
@@ -168,25 +168,14 @@ VALUE = "CAST(id AS STRING) AS value"
         ([VALUE], {"topic": "nowhere"}, "TopicError: option topic='nowhere': tcp://.* has no such topic"),
         ([VALUE], {}, "OptionError: option 'socket' is missing .* or an option or a column 'topic'"),
         ([VALUE, "'nowhere' AS topic"], {}, "TopicError: column 'topic' with 'nowhere': there is no topic"),
-        ([VALUE, "NULLIF('a', 'a') AS topic"], {}, "OptionError: column 'topic' has a null"),
         (["NULLIF('a', 'a') AS value"], {"topic": "well"}, "OptionError: column 'value', .* row 0: its body is null"),
-        (["id AS value"], {"topic": "well"}, "OptionError: column 'value' is bigint: it must be binary or string"),
         ([VALUE, "id"], {"topic": "well"}, "OptionError: column 'id': a topic takes value, key, headers, topic"),
-        (["'a' AS key"], {"topic": "well"}, "OptionError: column 'value' is missing"),
-        ([VALUE, "map('a', 1) AS headers"], {"topic": "well"}, "column 'headers' is map<string,int>: it must be map<"),
-        (
+        pytest.param(
             [VALUE, "map('a', NULLIF('a', 'a')) AS headers"],
             {"topic": "well"},
             "row 0: a header's name or value is null",
+            marks=pytest.mark.slow,
         ),
-        (
-            [VALUE],
-            {"topic": "well", "delivery": "once"},
-            "option delivery='once': must be exactly-once or at-least-once",
-        ),
-        ([VALUE], {"topic": "well", "startingOffsets": "earliest"}, "not an option of write: 'startingOffsets'"),
-        ([VALUE], {"topics": "well"}, "not an option of write: 'topics'"),
-        ([VALUE], {"topic": "well", "delivry": "x"}, "unknown option 'delivry'; did you mean 'delivery'"),
     ],
 )
 def test_what_does_not_fit_is_reported_in_the_driver_in_the_first_line(
@@ -281,12 +270,3 @@ def test_a_broker_that_is_back_in_a_moment_fails_no_write_and_doubles_no_row(spa
 
 def frame_of(spark: Any, count: int) -> Any:
     return spark.range(0, count, 1, 2).selectExpr(VALUE)
-
-
-def test_progress_of_a_sink_is_there(
-    spark: Any, url: str, client: Client, topic: str, source: str, tmp_path: Path
-) -> None:
-    frame = stream(spark, url, topic=source, startingOffsets="earliest")
-    query = done(sink(frame.select("value"), url, tmp_path, topic=topic))
-    progress = json.loads(query.lastProgress.json)
-    assert progress["sources"][0]["numInputRows"] == 100

@@ -117,7 +117,7 @@ def test_a_microbatch_is_the_same_until_it_is_committed(elsewhere: bool, push: o
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["this host", "another host"])
 def test_messages_of_every_kind_come_whole(elsewhere: bool, push: omq.PUSH, stream: Stream) -> None:
     stream.elsewhere = elsewhere
-    sent = [[b"a"], [b"b", b"c"], [b""], [b"", b""], [b"x" * (20 << 20)], [b"d"]]
+    sent = [[b"a"], [b"b", b"c"], [b""], [b"", b""], [b"x" * (5 << 20)], [b"d"]]
     for message in sent:
         push.send_multipart(message)
     found, batch = stream.read(1, columns=("parts", "sequence")), 1
@@ -147,7 +147,7 @@ def test_a_killed_receiver_is_replaced_and_reported(push: omq.PUSH, stream: Stre
     assert stream.lost() == []
 
 
-@pytest.mark.parametrize("asked", [False, True], ids=["continues", "fails"])
+@pytest.mark.parametrize("asked", [pytest.param(False, marks=pytest.mark.slow), True], ids=["continues", "fails"])
 def test_a_receiver_killed_in_the_midst_of_a_microbatch_ends_it(
     asked: bool, push: omq.PUSH, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -186,7 +186,9 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[Channel]:
     return found
 
 
-@pytest.mark.parametrize("elsewhere", [False, True], ids=["this host", "another host"])
+@pytest.mark.parametrize(
+    "elsewhere", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["this host", "another host"]
+)
 def test_a_broken_connection_loses_nothing_while_the_receiver_runs(
     elsewhere: bool, push: omq.PUSH, lines: list[Channel]
 ) -> None:
@@ -203,7 +205,7 @@ def test_a_broken_connection_loses_nothing_while_the_receiver_runs(
     stream.end()
 
 
-@pytest.mark.parametrize("asked", [False, True], ids=["continues", "fails"])
+@pytest.mark.parametrize("asked", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["continues", "fails"])
 def test_a_receiver_that_is_killed_while_its_task_comes_back_ends_the_microbatch(
     asked: bool,
     push: omq.PUSH,
@@ -504,6 +506,7 @@ def test_few_descriptors_are_enough(push: omq.PUSH) -> None:
     stream.end()
 
 
+@pytest.mark.slow
 def test_the_error_of_a_receivers_start_is_raised_in_the_task() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -681,6 +684,7 @@ def test_a_receiver_that_gets_sigterm_logs_the_loss_and_is_replaced(
     assert [(one["microbatch"], one["rows"]) for one in stream.lost()] == [(1, 100)]
 
 
+@pytest.mark.slow
 def test_a_query_that_has_committed_all_logs_no_loss(
     push: omq.PUSH, stream: Stream, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -89,6 +89,8 @@ def test_an_empty_prefix_subscribes_to_everything() -> None:
         ("readStream", {**PULL, "socket": "SUB", "subscribe": "", "partitions": "2"}, "each connection of a SUB gets"),
         ("read", {**PULL, "maxRows": "1", "linger": "1"}, "not an option of read: 'linger'"),
         ("write", {**PULL, "socket": "PUSH", "recv_hwm": "1"}, "not an option of write: 'recv_hwm'"),
+        ("write", {**PULL, "socket": "PUSH", "maxRows": "5"}, "not an option of write: 'maxRows'; known"),
+        ("write", PULL, "write takes PUSH or PUB"),
         (
             "read",
             {**PULL, "maxRows": "1", "connectTimeout": "0"},

@@ -10,7 +10,24 @@ import pytest
 import omq
 from omq.spark.live import sink
 from omq.spark.live.settings import SocketSettings
-from omq.spark.options import STREAM_WRITE
+from omq.spark.options import STREAM_WRITE, WRITE
+
+
+@pytest.mark.parametrize(
+    ("columns", "given", "error"),
+    [
+        ({"id": "bigint"}, {}, "column 'id' of type bigint: a sink takes 'value'"),
+        ({"value": "string", "topic": "string"}, {}, "column 'topic': it is for a PUB, not for a PUSH"),
+        ({"topic": "string"}, {"socket": "PUB"}, "either the column 'value' or the column 'parts'"),
+        ({"value": "string", "topic": "string"}, {"socket": "PUB", "topic": "t"}, "column 'topic' exclude each other"),
+    ],
+)
+def test_columns_that_a_socket_cannot_send_are_refused(
+    columns: dict[str, str | None], given: dict[str, str], error: str
+) -> None:
+    settings = SocketSettings.parse(WRITE, {"socket": "PUSH", "connect": "tcp://127.0.0.1:1", **given})
+    with pytest.raises(omq.OptionError, match=error):
+        sink.check_columns(settings, columns)
 
 
 def test_a_process_that_sends_nothing_delays_others_only_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,13 @@ from typing import Any
 import pyarrow  # noqa: F401
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
 import omq
 from omq._core.blocks import Message, decode, header
 from omq.broker import Records
 from omq.spark.topics.settings import TopicSettings
-from omq.spark.topics.sink import MAX_STAGES, TaskCommit, TopicSink, by_topic, records
+from omq.spark.topics.sink import MAX_STAGES, TaskCommit, TopicSink, by_topic, check_rows, records
 
 MAP = pa.map_(pa.string(), pa.binary())
 
@@ -67,6 +68,30 @@ def test_rows_are_parted_by_topic_in_their_order() -> None:
 def test_a_type_that_no_message_has_is_named() -> None:
     with pytest.raises(omq.OptionError, match="column 'value' is int64: it must be binary or string"):
         list(records(pa.RecordBatch.from_pydict({"value": [1]})))
+
+
+@pytest.mark.parametrize(
+    ("columns", "error"),
+    [
+        ({"value": LongType()}, "column 'value' is bigint: it must be binary or string"),
+        ({"value": StringType(), "id": LongType()}, "column 'id': a topic takes value, key, headers, topic"),
+        ({"key": BinaryType()}, "column 'value' is missing"),
+        (
+            {"value": StringType(), "headers": MapType(StringType(), IntegerType())},
+            "column 'headers' is map<string,int>: it must be map<string,binary>",
+        ),
+    ],
+)
+def test_columns_that_a_topic_does_not_take_are_refused(columns: dict[str, DataType], error: str) -> None:
+    settings = TopicSettings.parse("write", {"connect": "tcp://127.0.0.1:1", "topic": "t"})
+    with pytest.raises(omq.OptionError, match=error):
+        check_rows(settings, StructType([StructField(name, kind) for name, kind in columns.items()]))
+
+
+def test_a_row_without_a_topic_is_refused() -> None:
+    batch = pa.RecordBatch.from_pydict({"value": [b"a", b"b"], "topic": ["t", None]})
+    with pytest.raises(omq.OptionError, match="column 'topic' has a null"):
+        list(by_topic(iter([batch])))
 
 
 def test_too_many_stages_of_a_commit_are_reported_with_a_remedy() -> None:

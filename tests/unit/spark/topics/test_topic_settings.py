@@ -128,6 +128,9 @@ def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
         ("read", {**TOPIC, "recv_hwm": "5"}, "not an option of read: 'recv_hwm'"),
         ("read", {**TOPIC, "subscribe": "a"}, "'subscribe'"),
         ("write", {**TOPIC, "delivery": "twice"}, "option delivery='twice': must be exactly-once or at-least-once"),
+        ("write", {**TOPIC, "delivry": "x"}, "unknown option 'delivry'; did you mean 'delivery'"),
+        ("write", {**TOPIC, "startingOffsets": "earliest"}, "not an option of write: 'startingOffsets'"),
+        ("write", {"connect": URL, "topics": "t"}, "not an option of write: 'topics'"),
         ("read", {**TOPIC, "curveSecretKeyFile": "f"}, "option 'curveServerKeyFile' is missing"),
         ("read", {**TOPIC, "username": "u"}, "options 'username' and 'passwordFile' need each other"),
         (
