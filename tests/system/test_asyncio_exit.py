@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import omq
+from tests.support.parameters import each_value_once
 from tests.support.socket_types import PAIRS, options_of
 from tests.support.waits import until
 from tests.system.blocking.conftest import Program, program, unhurried
@@ -85,16 +87,11 @@ def ended(running: Program, status: int = 0) -> str:
     return unhurried(error)
 
 
-@pytest.fixture(params=["tcp", "ipc"])
-def place(request: pytest.FixtureRequest, tmp_path: Any) -> str:
-    return "tcp://127.0.0.1:*" if request.param == "tcp" else f"ipc://{tmp_path}/s"
-
-
-@pytest.mark.parametrize("keep", [None, "global", "cycle"])
-@pytest.mark.parametrize("loop", LOOPS)
+@each_value_once(transport=["tcp", "ipc"], loop=LOOPS, keep=[None, "global", "cycle"])
 def test_what_was_sent_before_the_connection_was_there_arrives(
-    program: Any, place: str, loop: str, keep: str | None
+    program: Any, tmp_path: Path, transport: str, loop: str, keep: str | None
 ) -> None:
+    place = "tcp://127.0.0.1:*" if transport == "tcp" else f"ipc://{tmp_path}/s"
     with omq.Context() as context, omq.PULL(context, bind=place) as pull:
         running = program(PRELUDE + LOOPS[loop].format(work=f"send({keep!r})"), pull.endpoints[0])
         assert numbers(pull, 10) == list(range(10))
@@ -102,8 +99,7 @@ def test_what_was_sent_before_the_connection_was_there_arrives(
 
 
 #: What a RADIO, a SERVER or a PEER sends before it knows its peer is for none: it waits for that.
-@pytest.mark.parametrize(("loop", "keep"), [("asyncio.run", None), ("uvloop by hand", "global")])
-@pytest.mark.parametrize(("kind", "other"), PAIRS, ids=map("-".join, PAIRS))
+@each_value_once(kind__other=PAIRS, loop__keep=[("asyncio.run", None), ("uvloop by hand", "global")])
 def test_what_a_type_of_one_part_has_sent_arrives(program: Any, kind: str, other: str, loop: str, keep: Any) -> None:
     receiver = getattr(omq, other)
     with (
@@ -116,8 +112,7 @@ def test_what_a_type_of_one_part_has_sent_arrives(program: Any, kind: str, other
         assert "dropped" not in ended(running)
 
 
-@pytest.mark.parametrize("keep", [None, "global"])
-@pytest.mark.parametrize("loop", LOOPS)
+@each_value_once(loop=LOOPS, keep=[None, "global"])
 def test_what_a_connection_has_not_taken_yet_arrives(program: Any, loop: str, keep: str | None) -> None:
     with omq.Context() as context, omq.PULL(context, bind="tcp://127.0.0.1:*", recv_hwm=10) as pull:
         work = f"send({keep!r}, count=900, size=50_000, connected=True)"
@@ -184,8 +179,7 @@ def test_a_handshake_goes_on_where_the_loop_has_ended(program: Any) -> None:
     ended(running)
 
 
-@pytest.mark.parametrize("keep", [None, "global"])
-@pytest.mark.parametrize("loop", ["asyncio.run", "uvloop by hand"])
+@each_value_once(loop=["asyncio.run", "uvloop by hand"], keep=[None, "global"])
 def test_an_absent_peer_is_waited_for_as_long_as_linger(
     program: Any, free_place: str, loop: str, keep: str | None
 ) -> None:
@@ -195,8 +189,7 @@ def test_an_absent_peer_is_waited_for_as_long_as_linger(
     assert f"PUSH has dropped 10 messages for {free_place}: linger is over" in error
 
 
-@pytest.mark.parametrize("keep", [None, "global"])
-@pytest.mark.parametrize("loop", ["asyncio.run", "uvloop by hand", "asyncio, never closed"])
+@each_value_once(loop=["asyncio.run", "uvloop by hand", "asyncio, never closed"], keep=[None, "global"])
 def test_ctrl_c_ends_an_endless_wait(program: Any, free_place: str, loop: str, keep: str | None) -> None:
     running = program(PRELUDE + LOOPS[loop].format(work=f"send({keep!r})"), free_place)
     assert f"10 messages for {free_place} (linger=None s)" in running.next_error()
@@ -251,11 +244,14 @@ def test_a_message_leaves_while_the_program_goes_on_without_a_loop(program: Any,
         assert ended(running) == ""
 
 
-@pytest.mark.parametrize("way", GOES_ON)
+#: In the other two the program waits for its peer.
+WAITS = [way for way in GOES_ON if way not in ("closed in another loop", "the context ends")]
+USUAL = ("dropped in the loop", "dropped in the last turn, uvloop", "collected after the loop")
+
+
+@pytest.mark.parametrize("way", [pytest.param(way, marks=() if way in USUAL else pytest.mark.slow) for way in WAITS])
 def test_a_message_waits_for_its_first_peer_without_a_loop(program: Any, free_place: str, way: str) -> None:
     """Nothing of a connection was there yet when the loop ended."""
-    if way in ("closed in another loop", "the context ends"):
-        pytest.skip("the program waits for its peer")
     running = program(PRELUDE + GOES_ON[way] + "\nprint('goes on', flush=True)\nsys.stdin.read()", free_place)
     assert running.line() == "goes on"
     with omq.Context() as context, omq.PULL(context, bind=free_place) as pull:

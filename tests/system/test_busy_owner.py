@@ -487,9 +487,7 @@ PARTS = f"[[b'%08d' % i, *(bytes([i % 256]) * {SIZES}[(i + k) % 5] for k in rang
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize("twin", TWINS)
-@pytest.mark.parametrize("security", ["plain", "CURVE"])
-@pytest.mark.parametrize("peers", [1, 2])
+@each_value_once(peers__security=[(1, "plain"), (2, "CURVE")], twin=TWINS)
 def test_parts_of_all_sizes_leave_whole(context: zmq.Context[Any], peers: int, security: str, twin: str) -> None:
     """The thread without the GIL makes the same frames as the owner."""
     count, public = 500, ""
