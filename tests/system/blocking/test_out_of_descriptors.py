@@ -14,6 +14,7 @@ import pytest
 
 import omq
 import omq.asyncio
+from tests.support.parameters import each_value_once
 from tests.support.websocket_peer import make_certificate
 
 ROOT = Path(__file__).parents[3]
@@ -131,8 +132,7 @@ WEBSOCKETS = """
 """
 
 
-@pytest.mark.parametrize("first", ["warm", "1", "2", "3", "4", "5", "6"])
-@pytest.mark.parametrize("scheme", ["ws", "wss"])
+@each_value_once(scheme=["ws", "wss"], first=["warm", "1", "2", "3", "4", "5", "6"])
 def test_websockets_come_again_once_there_are_descriptors(scheme, first, tmp_path):
     """A connection needs more than its descriptor, and the first one of a process a thread, or a library, besides."""
     done = subprocess.run(
