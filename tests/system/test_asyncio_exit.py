@@ -70,6 +70,10 @@ LOOPS = {
 }
 
 
+#: What is dropped in its loop, and what is left to the end of the interpreter.
+keeping = pytest.mark.parametrize("keep", [pytest.param(None, marks=pytest.mark.slow), "global"])
+
+
 def numbers(pull: Any, count: int) -> list[int]:
     return [int(pull.recv(timeout=BOUND).partition(b".")[0]) for _ in range(count)]
 
@@ -115,13 +119,13 @@ def test_what_a_type_of_one_part_has_sent_arrives(program: Any, kind: str, other
 @each_value_once(loop=LOOPS, keep=[None, "global"])
 def test_what_a_connection_has_not_taken_yet_arrives(program: Any, loop: str, keep: str | None) -> None:
     with omq.Context() as context, omq.PULL(context, bind="tcp://127.0.0.1:*", recv_hwm=10) as pull:
-        work = f"send({keep!r}, count=900, size=50_000, connected=True)"
+        work = f"send({keep!r}, count=400, size=50_000, connected=True)"
         running = program(PRELUDE + LOOPS[loop].format(work=work), pull.endpoints[0])
-        assert numbers(pull, 900) == list(range(900))
+        assert numbers(pull, 400) == list(range(400))
         assert "dropped" not in ended(running)
 
 
-@pytest.mark.parametrize("keep", [None, "global"])
+@keeping
 def test_a_message_leaves_over_curve_too(program: Any, keep: str | None) -> None:
     public, secret = omq.curve_keypair()
     server = omq.CurveServer(secret)
@@ -132,7 +136,7 @@ def test_a_message_leaves_over_curve_too(program: Any, keep: str | None) -> None
         ended(running)
 
 
-@pytest.mark.parametrize("keep", [None, "global"])
+@keeping
 def test_several_sockets_of_one_program_end_together(program: Any, keep: str | None) -> None:
     with omq.Context() as context, omq.PULL(context, bind="tcp://127.0.0.1:*") as pull:
         source = PRELUDE + f"async def main():\n    for _ in range(5): await send({keep!r})\nasyncio.run(main())"
@@ -198,7 +202,7 @@ def test_ctrl_c_ends_an_endless_wait(program: Any, free_place: str, loop: str, k
     assert f"PUSH has dropped 10 messages for {free_place}" in ended(running)
 
 
-@pytest.mark.parametrize("keep", [None, "global"])
+@keeping
 def test_a_peer_that_comes_at_last_gets_it(program: Any, free_place: str, keep: str | None) -> None:
     running = program(PRELUDE + f"asyncio.run(send({keep!r}))", free_place)
     assert "waits until accepted messages have left" in running.next_error()
@@ -207,7 +211,7 @@ def test_a_peer_that_comes_at_last_gets_it(program: Any, free_place: str, keep: 
         assert "dropped" not in ended(running)
 
 
-@pytest.mark.parametrize("keep", [None, "global"])
+@keeping
 def test_linger_0_waits_for_nothing(program: Any, free_place: str, keep: str | None) -> None:
     running = program(PRELUDE + f"asyncio.run(send({keep!r}, linger=0))", free_place)
     assert ended(running) == ""
@@ -262,7 +266,7 @@ def test_a_message_waits_for_its_first_peer_without_a_loop(program: Any, free_pl
     assert "dropped" not in ended(running)
 
 
-@pytest.mark.parametrize("keep", [None, "global"])
+@keeping
 def test_no_thread_is_needed_for_it(program: Any, keep: str | None) -> None:
     # From Python 3.12 on there are none once the interpreter begins to end.
     refuse = """

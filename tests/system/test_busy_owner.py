@@ -264,16 +264,16 @@ def test_pings_are_answered(context: zmq.Context[Any], twin: str, how: str) -> N
     """A peer that expects signs of life keeps the connection, and what it sends meanwhile arrives."""
     with watched(context, 600) as (push, monitor):
         endpoint = bound(push, "tcp")
-        with killed(child(RECEIVER, twin, "PULL", endpoint, how, 2.0, 1000, 1)) as output:
+        with killed(child(RECEIVER, twin, "PULL", endpoint, how, 1.5, 1000, 1)) as output:
             push.send(b"begin")
             assert output.readline() == "busy\n"
             push.send(b"%08d" % 1)
-            assert not monitor.poll(1500)
+            assert not monitor.poll(1100)
             assert output.readline() == "1 True\n"
 
 
 @pytest.mark.timeout(60)
-@each_value_once(quiet=[False, True], twin=TWINS, how=HOW)
+@each_value_once(quiet=[False, True], twin=TWINS, how=["with the GIL", "in Python"])
 def test_pings_are_answered_after_a_burst(context: zmq.Context[Any], quiet: bool, twin: str, how: str) -> None:
     """A burst that our kernel has no room for holds answers back for a moment only: the peer could have closed."""
     with watched(context, 1500) as (push, monitor):

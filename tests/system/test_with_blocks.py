@@ -157,7 +157,7 @@ def test_ctrl_c_in_the_block_bounds_the_wait(program: Any, free_place: str, twin
 def test_a_second_ctrl_c_ends_that_wait(program: Any, free_place: str, twin: str, sockets: int) -> None:
     way = "await asyncio.sleep(60)" if twin == "async" else "time.sleep(60)"
     # In asyncio the second one ends the inner wait, and the outer one is bounded.
-    bounds = "error_linger=None" if twin != "async" or sockets == 1 else "error_linger=2"
+    bounds = "error_linger=None" if twin != "async" or sockets == 1 else "error_linger=0.5"
     running = program(source(twin, way, bounds, sockets), free_place)
     assert running.line() == "leaving"
     interrupt(running)

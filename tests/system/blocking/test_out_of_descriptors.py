@@ -14,7 +14,6 @@ import pytest
 
 import omq
 import omq.asyncio
-from tests.support.parameters import each_value_once
 from tests.support.websocket_peer import make_certificate
 
 ROOT = Path(__file__).parents[3]
@@ -132,7 +131,13 @@ WEBSOCKETS = """
 """
 
 
-@each_value_once(scheme=["ws", "wss"], first=["warm", "1", "2", "3", "4", "5", "6"])
+FIRST = [("ws", "warm"), ("wss", "1"), ("ws", "3"), ("wss", "6")]
+ALL = [(scheme, first) for scheme in ("ws", "wss") for first in ("warm", *"123456")]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "first"), [pytest.param(*one, marks=() if one in FIRST else pytest.mark.slow) for one in ALL]
+)
 def test_websockets_come_again_once_there_are_descriptors(scheme, first, tmp_path):
     """A connection needs more than its descriptor, and the first one of a process a thread, or a library, besides."""
     done = subprocess.run(
