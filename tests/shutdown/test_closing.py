@@ -18,6 +18,7 @@ import omq
 from tests.shutdown.process_pair import Part, missing, play, side_by_side
 from tests.support.socket_types import PAIRS
 
+pytestmark = pytest.mark.timeout(120)
 LIBRARIES = ("omq", "asyncio", "zmq")
 #: Each library on each side, and one of ours on one of them.
 SEATS = [pair for pair in itertools.product(LIBRARIES, LIBRARIES) if pair != ("zmq", "zmq")]

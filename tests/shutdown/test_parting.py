@@ -16,6 +16,7 @@ from tests.shutdown.process_pair import Part, Process, missing, play, side_by_si
 from tests.shutdown.test_closing import BEATS, TCP, sampled, two_of_one_part, where
 from tests.support.raw_peer import GREETING, frames, ready
 
+pytestmark = pytest.mark.timeout(120)
 TAKERS = ("omq", "asyncio", "zmq")
 
 
