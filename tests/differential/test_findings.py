@@ -8,6 +8,7 @@ from tests.differential.differences import DIFFERENCES
 from tests.differential.findings import FINDINGS, MENDED
 from tests.differential.rules import Rule
 from tests.differential.triage import uncovered
+from tests.support.parameters import each_value_once
 
 
 @pytest.mark.parametrize("twin", ["omq", "omq.asyncio"])
@@ -24,8 +25,7 @@ def test_a_finding(rule: Rule, twin: str) -> None:
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("twin", ["omq", "omq.asyncio"])
-@pytest.mark.parametrize("name", MENDED)
+@each_value_once(name=MENDED, twin=["omq", "omq.asyncio"])
 def test_what_was_mended(name: str, twin: str) -> None:
     program = MENDED[name]
     found = uncovered(program, [dict.fromkeys(program.seats, twin)], DIFFERENCES)

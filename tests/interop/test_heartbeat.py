@@ -12,6 +12,7 @@ from omq.event import EventKind
 from tests.interop.conftest import Fresh
 from tests.interop.libzmq import Libzmq, attended
 from tests.interop.run_coroutine import on_uvloop
+from tests.support.parameters import each_value_once
 
 PAIRS = [
     ("PUSH", "PULL"),
@@ -26,8 +27,7 @@ OURS: dict[str, Any] = {"heartbeat_interval": 0.05, "heartbeat_timeout": 0.2, "h
 THEIRS: dict[str, Any] = {"heartbeat_ivl": 50, "heartbeat_timeout": 200, "heartbeat_ttl": 300}
 
 
-@pytest.mark.parametrize("asks", ["omq", "libzmq", "both"])
-@pytest.mark.parametrize("mechanism", ["NULL", "CURVE"])
+@each_value_once(mechanism=["NULL", "CURVE"], asks=["omq", "libzmq", "both"])
 @on_uvloop
 async def test_no_false_timeouts(libzmq: Libzmq, fresh: Fresh, asks: str, mechanism: str) -> None:
     """All pairs side by side: they wait."""

@@ -13,6 +13,7 @@ from tests.interop.libzmq import Libzmq
 from tests.interop.payloads import MIB, SHAPES, octets
 from tests.interop.run_coroutine import on_uvloop
 from tests.interop.socket_pairs import ONE_WAY, by_side, conversing, joined
+from tests.support.parameters import each_value_once
 
 PAIRS = [pytest.param(pair, id=f"omq-{pair[0]}-zmq-{pair[1]}") for pair in by_side()]
 BINDS = pytest.mark.parametrize("binds", [pytest.param(side, id=f"{side}-binds") for side in ("omq", "zmq")])
@@ -45,18 +46,13 @@ async def test_every_shape_of_message(
                 await there(second, first, away, here, f"{shape}, back")
 
 
-@pytest.mark.parametrize(
-    "pair",
-    [pytest.param(pair, id="omq-{}-zmq-{}".format(*pair)) for pair in (("PUSH", "PULL"), ("PULL", "PUSH"))],
-)
-@BINDS
-@TRANSPORTS
+@each_value_once(transport=["tcp", "ipc"], binds=["omq", "zmq"], first__second=[("PULL", "PUSH"), ("PUSH", "PULL")])
 @on_uvloop
-async def test_64_mib(libzmq: Libzmq, fresh: Fresh, pair: tuple[str, str], binds: str, transport: str) -> None:
-    talk = conversing(libzmq, fresh, pair, binds=binds, transport=transport)
-    async with talk as (first, second, _, _):
+async def test_64_mib(libzmq: Libzmq, fresh: Fresh, first: str, second: str, binds: str, transport: str) -> None:
+    talk = conversing(libzmq, fresh, (first, second), binds=binds, transport=transport)
+    async with talk as (sender, receiver, _, _):
         message = [octets(64 * MIB)]
-        await there(first, second, message, message, "64 MiB")
+        await there(sender, receiver, message, message, "64 MiB")
 
 
 @on_uvloop

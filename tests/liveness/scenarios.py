@@ -102,6 +102,11 @@ def chosen() -> list[Scenario]:
     return _covering(product(), _pairs)
 
 
+def usual() -> list[Scenario]:
+    """The fewest of them that hold every value."""
+    return _covering(chosen(), _values)
+
+
 def combined(style: str, kind: str) -> list[Scenario]:
     """Few cells of one style and kind that hold every pair of the other values."""
     return _covering((cell for cell in product() if (cell.style, cell.kind) == (style, kind)), _others)
@@ -122,6 +127,10 @@ def _covering(all_cells: Iterable[Scenario], pairs_of: Callable[[Scenario], Iter
         missing &= ~pairs
         found.append(best)
     return found
+
+
+def _values(cell: Scenario) -> Iterator[object]:
+    yield from enumerate((cell.style, cell.kind, (cell.busy, cell.quiet), cell.work, cell.hwm, cell.sender))
 
 
 def _others(cell: Scenario) -> Iterator[object]:

@@ -8,12 +8,16 @@ import pytest
 
 from tests.liveness.limits import assert_served
 from tests.liveness.scenario_run import Crowd, run_libzmq
-from tests.liveness.scenarios import ASYNCIO, BLOCKING, KINDS, Scenario, chosen, combined, of_one_part
+from tests.liveness.scenarios import ASYNCIO, BLOCKING, KINDS, Scenario, chosen, combined, of_one_part, usual
 
 pytestmark = pytest.mark.alone
 
 
-@pytest.mark.parametrize("cell", chosen(), ids=str)
+USUAL = usual()
+CHOSEN = [pytest.param(cell, id=str(cell), marks=() if cell in USUAL else pytest.mark.slow) for cell in chosen()]
+
+
+@pytest.mark.parametrize("cell", CHOSEN)
 def test_a_quiet_peer_is_served(cell: Scenario, crowd: Crowd) -> None:
     assert_served(cell, crowd)
 

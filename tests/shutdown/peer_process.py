@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.support.socket_types import GROUP, NUMBERED, SENDER, options_of
 
-LONG = 20.0  # seconds for what comes for sure
+LONG = 40.0  # seconds for what comes for sure
 IDLE_TIMEOUT_S = 3.0  # seconds without a message after which none comes any more
 BURST = 100  # messages sent in one go
 

@@ -36,8 +36,16 @@ def seen(run: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return found
 
 
+#: Those that resemble another one.
+SLOW = {"raise": "raise-base", "stop": "close", "elsewhere": "use"}
+USUAL = [
+    pytest.param((200, EXPLORE, action, *GLIMPSE), id=action, marks=pytest.mark.slow if action in SLOW else ())
+    for action in ACTIONS
+]
+
+
 @pytest.mark.timeout(240)  # ten seconds of its own; others run at the same time
-@pytest.mark.parametrize("run", [(200, EXPLORE, action, *GLIMPSE) for action in ACTIONS], ids=ACTIONS, indirect=True)
+@pytest.mark.parametrize("run", USUAL, indirect=True)
 def test_a_handler_at_some_moments_of_every_call(run):
     found = seen(run)
     assert {one["case"] for one in found} == set(cases())

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import omq
+from tests.support.parameters import each_value_once
 from tests.support.socket_types import PAIRS, options_of
 from tests.support.waits import until
 from tests.system.blocking.conftest import Program, program, unhurried
@@ -68,6 +70,10 @@ LOOPS = {
 }
 
 
+#: What is dropped in its loop, and what is left to the end of the interpreter.
+keeping = pytest.mark.parametrize("keep", [pytest.param(None, marks=pytest.mark.slow), "global"])
+
+
 def numbers(pull: Any, count: int) -> list[int]:
     return [int(pull.recv(timeout=BOUND).partition(b".")[0]) for _ in range(count)]
 
@@ -85,16 +91,11 @@ def ended(running: Program, status: int = 0) -> str:
     return unhurried(error)
 
 
-@pytest.fixture(params=["tcp", "ipc"])
-def place(request: pytest.FixtureRequest, tmp_path: Any) -> str:
-    return "tcp://127.0.0.1:*" if request.param == "tcp" else f"ipc://{tmp_path}/s"
-
-
-@pytest.mark.parametrize("keep", [None, "global", "cycle"])
-@pytest.mark.parametrize("loop", LOOPS)
+@each_value_once(transport=["tcp", "ipc"], loop=LOOPS, keep=[None, "global", "cycle"])
 def test_what_was_sent_before_the_connection_was_there_arrives(
-    program: Any, place: str, loop: str, keep: str | None
+    program: Any, tmp_path: Path, transport: str, loop: str, keep: str | None
 ) -> None:
+    place = "tcp://127.0.0.1:*" if transport == "tcp" else f"ipc://{tmp_path}/s"
     with omq.Context() as context, omq.PULL(context, bind=place) as pull:
         running = program(PRELUDE + LOOPS[loop].format(work=f"send({keep!r})"), pull.endpoints[0])
         assert numbers(pull, 10) == list(range(10))
@@ -102,8 +103,7 @@ def test_what_was_sent_before_the_connection_was_there_arrives(
 
 
 #: What a RADIO, a SERVER or a PEER sends before it knows its peer is for none: it waits for that.
-@pytest.mark.parametrize(("loop", "keep"), [("asyncio.run", None), ("uvloop by hand", "global")])
-@pytest.mark.parametrize(("kind", "other"), PAIRS, ids=map("-".join, PAIRS))
+@each_value_once(kind__other=PAIRS, loop__keep=[("asyncio.run", None), ("uvloop by hand", "global")])
 def test_what_a_type_of_one_part_has_sent_arrives(program: Any, kind: str, other: str, loop: str, keep: Any) -> None:
     receiver = getattr(omq, other)
     with (
@@ -116,17 +116,16 @@ def test_what_a_type_of_one_part_has_sent_arrives(program: Any, kind: str, other
         assert "dropped" not in ended(running)
 
 
-@pytest.mark.parametrize("keep", [None, "global"])
-@pytest.mark.parametrize("loop", LOOPS)
+@each_value_once(loop=LOOPS, keep=[None, "global"])
 def test_what_a_connection_has_not_taken_yet_arrives(program: Any, loop: str, keep: str | None) -> None:
     with omq.Context() as context, omq.PULL(context, bind="tcp://127.0.0.1:*", recv_hwm=10) as pull:
-        work = f"send({keep!r}, count=900, size=50_000, connected=True)"
+        work = f"send({keep!r}, count=400, size=50_000, connected=True)"
         running = program(PRELUDE + LOOPS[loop].format(work=work), pull.endpoints[0])
-        assert numbers(pull, 900) == list(range(900))
+        assert numbers(pull, 400) == list(range(400))
         assert "dropped" not in ended(running)
 
 
-@pytest.mark.parametrize("keep", [None, "global"])
+@keeping
 def test_a_message_leaves_over_curve_too(program: Any, keep: str | None) -> None:
     public, secret = omq.curve_keypair()
     server = omq.CurveServer(secret)
@@ -137,7 +136,7 @@ def test_a_message_leaves_over_curve_too(program: Any, keep: str | None) -> None
         ended(running)
 
 
-@pytest.mark.parametrize("keep", [None, "global"])
+@keeping
 def test_several_sockets_of_one_program_end_together(program: Any, keep: str | None) -> None:
     with omq.Context() as context, omq.PULL(context, bind="tcp://127.0.0.1:*") as pull:
         source = PRELUDE + f"async def main():\n    for _ in range(5): await send({keep!r})\nasyncio.run(main())"
@@ -184,8 +183,7 @@ def test_a_handshake_goes_on_where_the_loop_has_ended(program: Any) -> None:
     ended(running)
 
 
-@pytest.mark.parametrize("keep", [None, "global"])
-@pytest.mark.parametrize("loop", ["asyncio.run", "uvloop by hand"])
+@each_value_once(loop=["asyncio.run", "uvloop by hand"], keep=[None, "global"])
 def test_an_absent_peer_is_waited_for_as_long_as_linger(
     program: Any, free_place: str, loop: str, keep: str | None
 ) -> None:
@@ -195,8 +193,7 @@ def test_an_absent_peer_is_waited_for_as_long_as_linger(
     assert f"PUSH has dropped 10 messages for {free_place}: linger is over" in error
 
 
-@pytest.mark.parametrize("keep", [None, "global"])
-@pytest.mark.parametrize("loop", ["asyncio.run", "uvloop by hand", "asyncio, never closed"])
+@each_value_once(loop=["asyncio.run", "uvloop by hand", "asyncio, never closed"], keep=[None, "global"])
 def test_ctrl_c_ends_an_endless_wait(program: Any, free_place: str, loop: str, keep: str | None) -> None:
     running = program(PRELUDE + LOOPS[loop].format(work=f"send({keep!r})"), free_place)
     assert f"10 messages for {free_place} (linger=None s)" in running.next_error()
@@ -205,7 +202,7 @@ def test_ctrl_c_ends_an_endless_wait(program: Any, free_place: str, loop: str, k
     assert f"PUSH has dropped 10 messages for {free_place}" in ended(running)
 
 
-@pytest.mark.parametrize("keep", [None, "global"])
+@keeping
 def test_a_peer_that_comes_at_last_gets_it(program: Any, free_place: str, keep: str | None) -> None:
     running = program(PRELUDE + f"asyncio.run(send({keep!r}))", free_place)
     assert "waits until accepted messages have left" in running.next_error()
@@ -214,7 +211,7 @@ def test_a_peer_that_comes_at_last_gets_it(program: Any, free_place: str, keep: 
         assert "dropped" not in ended(running)
 
 
-@pytest.mark.parametrize("keep", [None, "global"])
+@keeping
 def test_linger_0_waits_for_nothing(program: Any, free_place: str, keep: str | None) -> None:
     running = program(PRELUDE + f"asyncio.run(send({keep!r}, linger=0))", free_place)
     assert ended(running) == ""
@@ -251,11 +248,14 @@ def test_a_message_leaves_while_the_program_goes_on_without_a_loop(program: Any,
         assert ended(running) == ""
 
 
-@pytest.mark.parametrize("way", GOES_ON)
+#: In the other two the program waits for its peer.
+WAITS = [way for way in GOES_ON if way not in ("closed in another loop", "the context ends")]
+USUAL = ("dropped in the loop", "dropped in the last turn, uvloop", "collected after the loop")
+
+
+@pytest.mark.parametrize("way", [pytest.param(way, marks=() if way in USUAL else pytest.mark.slow) for way in WAITS])
 def test_a_message_waits_for_its_first_peer_without_a_loop(program: Any, free_place: str, way: str) -> None:
     """Nothing of a connection was there yet when the loop ended."""
-    if way in ("closed in another loop", "the context ends"):
-        pytest.skip("the program waits for its peer")
     running = program(PRELUDE + GOES_ON[way] + "\nprint('goes on', flush=True)\nsys.stdin.read()", free_place)
     assert running.line() == "goes on"
     with omq.Context() as context, omq.PULL(context, bind=free_place) as pull:
@@ -266,7 +266,7 @@ def test_a_message_waits_for_its_first_peer_without_a_loop(program: Any, free_pl
     assert "dropped" not in ended(running)
 
 
-@pytest.mark.parametrize("keep", [None, "global"])
+@keeping
 def test_no_thread_is_needed_for_it(program: Any, keep: str | None) -> None:
     # From Python 3.12 on there are none once the interpreter begins to end.
     refuse = """

@@ -19,7 +19,7 @@ COMMON = """
     import faulthandler, gc, sys, threading, time
     faulthandler.dump_traceback_later(50, exit=True)
     failed = []
-    END = time.monotonic() + 1.5
+    END = time.monotonic() + 0.8
 
     class Subscription:
         def __init__(self, sub, topic):

@@ -8,6 +8,7 @@ import pytest
 
 from bench.connections import KINDS, connections
 from bench.peers.bare_connections import SPARE_DESCRIPTORS
+from tests.support.parameters import each_value_once
 
 LIMIT = 32  # KiB that an idle connection may take
 
@@ -18,8 +19,7 @@ count = pytest.mark.parametrize(
 
 
 @count
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("peer", ["omq", "omq-asyncio"])
+@each_value_once(peer=["omq", "omq-asyncio"], kind=KINDS)
 def test_every_connection_is_served_and_costs_little(peer, kind, count):
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < count + SPARE_DESCRIPTORS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
+from tests.support.parameters import each_value_once
 
 # For every number of descriptors that may be left, one attempt, which may fail with the system's error.
 COMMON = """
@@ -108,8 +108,7 @@ ATTEMPTS = {
 }
 
 
-@pytest.mark.parametrize("attempt", list(ATTEMPTS))
-@pytest.mark.parametrize("twin", ["blocking", "asyncio"])
+@each_value_once(twin=["blocking", "asyncio"], attempt=ATTEMPTS)
 def test_a_process_out_of_descriptors_keeps_those_that_it_has(twin, attempt):
     """The standard input is the first that goes where an object that opened nothing closes descriptor 0."""
     face, rest = {"blocking": ("omq", BLOCKING), "asyncio": ("omq.asyncio", ASYNCIO)}[twin]

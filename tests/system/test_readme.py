@@ -58,10 +58,16 @@ def programs(name: str, page: str) -> list[Program]:
     return found
 
 
-PROGRAMS = [one for page in PAGES for one in programs(page.name, page.read_text(encoding="utf-8"))]
+PROGRAMS = {page.name: programs(page.name, page.read_text(encoding="utf-8")) for page in PAGES}
+#: The README's run with `make test`, and the first one of each other page.
+RUNS = [
+    pytest.param(program, id=program.place, marks=pytest.mark.slow if number and name != "README.md" else ())
+    for name, found in PROGRAMS.items()
+    for number, program in enumerate(found)
+]
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.place)
+@pytest.mark.parametrize("program", RUNS)
 def test_a_program_runs_and_prints_what_the_page_shows(program: Program, tmp_path: Path) -> None:
     if "import gevent" in program.source:
         require("gevent")
@@ -87,7 +93,7 @@ def test_a_program_runs_and_prints_what_the_page_shows(program: Program, tmp_pat
 def test_every_page_has_programs(page: Path) -> None:
     # tests/system/spark runs the programs that need Spark, and test_tutorial.py those of the broker's tutorial.
     least = {"spark.md": 1, "broker.md": 0}.get(page.name, 3)
-    assert len([one for one in PROGRAMS if one.place.startswith(page.name)]) >= least
+    assert len(PROGRAMS[page.name]) >= least
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name)

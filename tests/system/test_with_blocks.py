@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import omq
+from tests.support.parameters import each_value_once
 from tests.system.blocking.conftest import Program, program
 
 __all__ = ["program"]
@@ -82,8 +83,7 @@ def ended(running: Program) -> tuple[int, str]:
 WAYS = {"raise ValueError('on purpose')": 1, "sys.exit(3)": 3}
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("twin", ["sync", "async", "context"])
+@each_value_once(twin=["sync", "async", "context"], way=WAYS)
 def test_an_exception_bounds_the_wait_and_what_is_unsent_is_logged_at_once(
     program: Any, free_place: str, twin: str, way: str
 ) -> None:
@@ -114,8 +114,7 @@ def test_a_peer_that_comes_in_time_gets_everything(program: Any, free_place: str
     assert "dropped" not in error
 
 
-@pytest.mark.parametrize("sockets", [1, 2])
-@pytest.mark.parametrize("twin", ["sync", "context"])
+@each_value_once(twin=["sync", "context"], sockets=[1, 2])
 def test_ctrl_c_ends_the_wait_and_the_exception_goes_on(program: Any, free_place: str, twin: str, sockets: int) -> None:
     running = program(source(twin, "raise ValueError('on purpose')", "error_linger=None", sockets), free_place)
     assert "(linger=None s)" in running.next_error()
@@ -127,8 +126,7 @@ def test_ctrl_c_ends_the_wait_and_the_exception_goes_on(program: Any, free_place
     assert "KeyboardInterrupt" not in error
 
 
-@pytest.mark.parametrize("sockets", [1, 2])
-@pytest.mark.parametrize("twin", ["sync", "async", "context"])
+@each_value_once(twin=["sync", "async", "context"], sockets=[1, 2])
 def test_a_block_that_waits_without_end_logs_it_and_one_ctrl_c_ends_it(
     program: Any, free_place: str, twin: str, sockets: int
 ) -> None:
@@ -155,12 +153,11 @@ def test_ctrl_c_in_the_block_bounds_the_wait(program: Any, free_place: str, twin
     assert "dropped 3 messages" in error
 
 
-@pytest.mark.parametrize("sockets", [1, 2])
-@pytest.mark.parametrize("twin", ["sync", "async", "context"])
+@each_value_once(twin=["sync", "async", "context"], sockets=[1, 2])
 def test_a_second_ctrl_c_ends_that_wait(program: Any, free_place: str, twin: str, sockets: int) -> None:
     way = "await asyncio.sleep(60)" if twin == "async" else "time.sleep(60)"
     # In asyncio the second one ends the inner wait, and the outer one is bounded.
-    bounds = "error_linger=None" if twin != "async" or sockets == 1 else "error_linger=2"
+    bounds = "error_linger=None" if twin != "async" or sockets == 1 else "error_linger=0.5"
     running = program(source(twin, way, bounds, sockets), free_place)
     assert running.line() == "leaving"
     interrupt(running)

@@ -30,6 +30,17 @@ LOOPS: dict[str, LoopFactory] = {"uvloop": uvloop.new_event_loop, "asyncio": asy
 on_both_loops = pytest.mark.parametrize("loop_factory", list(LOOPS), indirect=True)
 
 
+#: Combinations of loop and transport that run with the slow tests: the others have each of both.
+SLOW = {("asyncio", "ipc"), ("uvloop", "inproc")}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+        found = item.callspec.params
+        if (found.get("loop_factory"), found.get("endpoint")) in SLOW:
+            item.add_marker(pytest.mark.slow)
+
+
 #: For tests that leave a process little of it.
 needs_address_space = pytest.mark.skipif(
     any(name in Path("/proc/self/maps").read_text() for name in ("libasan", "libtsan")),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from pathlib import Path
 
-TREE = Path(__file__).parents[2]
+from tests.support import sources
+
+pytestmark = sources.in_one_process
+TREE = sources.ROOT
 #: Modules are named relative to the first of these that they are in.
 ROOTS = (TREE / "omq", TREE / "docs" / "examples", TREE)
 PLACES = (TREE / "omq", TREE / "bench", TREE / "docs" / "examples")
@@ -32,10 +34,10 @@ SHARED = {
 def modules_of_classes() -> dict[str, set[str]]:
     """Returns the modules that define each class; a module of `omq.asyncio` stands for its blocking twin."""
     found = defaultdict[str, set[str]](set)
-    for path in (path for place in PLACES for path in place.rglob("*.py")):
-        if not path.name.endswith("_pb2.py"):
+    for path, tree in sources.trees().items():
+        if any(map(path.is_relative_to, PLACES)):
             root = next(root for root in ROOTS if path.is_relative_to(root))
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in sources.definitions(tree):
                 if isinstance(node, ast.ClassDef):
                     found[node.name].add(path.relative_to(root).with_suffix("").as_posix())
     return found

@@ -6,13 +6,14 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 
+from tests.support import sources
 from tests.support.optional_packages import OPTIONAL
 
-TREE = Path(__file__).parents[2]
+pytestmark = sources.in_one_process
+TREE = sources.ROOT
 EXAMPLES = TREE / "docs" / "examples"
 OURS = {"omq", "tests", "bench", "pyspark_omq"} | {path.stem for path in EXAMPLES.glob("*.py")}
 #: Comes with CPython where its tests are installed, and is asked for with `importorskip`.
@@ -53,8 +54,10 @@ def test_what_is_imported_is_declared(room: str) -> None:
     declared = _declared()
     owners = ELSEWHERE | dict(metadata.packages_distributions())
     missing = {}
-    for path in sorted((TREE / room).rglob("*.py")):
-        for name in {*_imported(ast.parse(path.read_text()))} - sys.stdlib_module_names - OURS - INTERPRETER - FETCHED:
+    trees = {path: tree for path, tree in sources.trees().items() if path.is_relative_to(TREE / room)}
+    assert trees
+    for path, tree in trees.items():
+        for name in {*_imported(tree)} - sys.stdlib_module_names - OURS - INTERPRETER - FETCHED:
             if not {_key(owner) for owner in owners.get(name, [name])} & declared:
                 missing[str(path.relative_to(TREE))] = name
     assert missing == {}

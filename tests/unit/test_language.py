@@ -8,14 +8,17 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("language")  # parses the sources in one process
-TREE = Path(__file__).parents[2]
+from tests.support import sources
+from tests.support.sources import definitions
+
+pytestmark = sources.in_one_process
+TREE = sources.ROOT
 PACKAGE = TREE / "omq"
-PYTHON = (PACKAGE, TREE / "bench", TREE / "docs" / "examples", TREE / "tests")
 #: A sentence that begins so is a clause, or is about something that stands before it.
 CLAUSES = {
     "as",
@@ -49,14 +52,10 @@ SECTION = r"^{}:\n((?:    .*\n?|\n)+)"
 ENTRY = re.compile(r"^    (\*{0,2}\w+(?:, \*{0,2}\w+)*): ", re.MULTILINE)
 
 
-def sources() -> list[Path]:
-    return sorted(path for root in PYTHON for path in root.rglob("*.py") if not path.name.endswith("_pb2.py"))
-
-
 @pytest.fixture(scope="module")
 def trees() -> dict[Path, ast.Module]:
-    """Parses each source once; the trees have 300 MiB, and are released after this module."""
-    return {path: ast.parse(path.read_text()) for path in [*sources(), *sorted(PACKAGE.rglob("*.pyi"))]}
+    stubs = sorted(PACKAGE.rglob("*.pyi"))
+    return sources.trees() | {path: ast.parse(path.read_text()) for path in stubs}
 
 
 def cython_sources() -> list[Path]:
@@ -69,11 +68,10 @@ def begins_with_clause(text: str) -> bool:
 
 def clauses(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yields the line and the first line of each docstring that begins with a clause."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            text = ast.get_docstring(node)
-            if text and begins_with_clause(text):
-                yield getattr(node, "lineno", 1), text.splitlines()[0]
+    for node in definitions(tree):
+        text = ast.get_docstring(node)
+        if text and begins_with_clause(text):
+            yield getattr(node, "lineno", 1), text.splitlines()[0]
 
 
 def constants(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -125,8 +123,9 @@ def assigned(node: ast.ClassDef) -> set[str]:
         targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
         names |= {target.id for target in targets if isinstance(target, ast.Name)}
     for one in ast.walk(node):
-        if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store) and ast.unparse(one.value) == "self":
-            names.add(one.attr)
+        match one:
+            case ast.Attribute(value=ast.Name(id="self"), ctx=ast.Store()):
+                names.add(one.attr)
     return names
 
 
@@ -134,14 +133,10 @@ class Attributes:
     """The attributes of all classes by name, those of their bases included."""
 
     def __init__(self, trees: Iterable[ast.Module]) -> None:
-        self._assigned: dict[str, set[str]] = {}
-        self._bases: dict[str, set[str]] = {}
-        for tree in trees:
-            for node in ast.walk(tree):
-                if isinstance(node, ast.ClassDef):
-                    self._assigned.setdefault(node.name, set()).update(assigned(node))
-                    bases = {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases}
-                    self._bases.setdefault(node.name, set()).update(bases - {node.name})
+        self._classes: dict[str, list[ast.ClassDef]] = {}
+        for node in chain.from_iterable(map(definitions, trees)):
+            if isinstance(node, ast.ClassDef):
+                self._classes.setdefault(node.name, []).append(node)
 
     def of(self, name: str) -> set[str]:
         found, names, left = set(), set(), [name]
@@ -149,19 +144,21 @@ class Attributes:
             name = left.pop()
             if name not in names:
                 names.add(name)
-                found |= self._assigned.get(name, set())
-                left += self._bases.get(name, ())
+                for node in self._classes.get(name, ()):
+                    found |= assigned(node)
+                    left += (ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases)
         return found
 
 
 def unknown_entries(tree: ast.Module, attributes: Attributes) -> Iterator[tuple[int, str]]:
     """Yields the line of each function or class, and a described parameter or attribute that it does not have."""
-    for node in ast.walk(tree):
+    for node in definitions(tree):
         function: ast.FunctionDef | ast.AsyncFunctionDef | None
         if isinstance(node, ast.ClassDef):
             function = constructor(node)
-            known = attributes.of(node.name)
-            yield from ((node.lineno, name) for name in described(node, "Attributes") if name not in known)
+            if entries := described(node, "Attributes"):
+                known = attributes.of(node.name)
+                yield from ((node.lineno, name) for name in entries if name not in known)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             function = node
         else:

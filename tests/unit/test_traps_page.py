@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).resolve().parent.parent
+from tests.support import sources
+
+pytestmark = sources.in_one_process
+TESTS = sources.ROOT / "tests"
 PAGES = {name: TESTS.parent / "docs" / "explanation" / f"{name}.md" for name in ("traps", "conformance")}
 NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
 
@@ -31,8 +33,8 @@ def statements():
 
 @cache
 def functions(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    every = sources.definitions(sources.trees()[path])
+    return [node for node in every if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
 @pytest.mark.parametrize("trap", [row for page in PAGES for row in rows(page)], ids=lambda row: row[0][:40])
@@ -71,16 +73,15 @@ def test_the_reference_of_conformance_names_tests_that_are_there():
             assert name in {function.name for function in functions(TESTS / path)}, f"{path} has no {name}"
 
 
-def asserts(function, helpers):
-    """Returns whether a test can fail: it has an assertion, an expected error, a bounded wait, or a helper with one."""
+def called(function):
+    """Returns the names of the functions that a function calls; `None` if it has an assertion or raises an error."""
+    names = set()
     for node in ast.walk(function):
         if isinstance(node, ast.Assert | ast.Raise):
-            return True
+            return None
         if isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if name in SAYING or name in helpers:
-                return True
-    return False
+            names.add(node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""))
+    return names
 
 
 #: Calls that fail by themselves.
@@ -101,9 +102,14 @@ SAYING = {
 
 @pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: str(path.relative_to(TESTS)))
 def test_every_test_asserts_something(path):
-    found = functions(path)
-    helpers: set[str] = set()
-    while more := {one.name for one in found if not one.name.startswith("test_") and asserts(one, helpers)} - helpers:
-        helpers |= more  # a helper may assert by way of another one
-    empty = [one.name for one in found if one.name.startswith("test_") and not asserts(one, helpers)]
+    """A test that can fail has an assertion, an expected error, a bounded wait, or a helper with one of them."""
+    calls = [(one.name, called(one)) for one in functions(path)]
+    failing = set(SAYING)
+
+    def fails(names):
+        return names is None or not names.isdisjoint(failing)
+
+    while more := {name for name, names in calls if not name.startswith("test_") and fails(names)} - failing:
+        failing |= more  # a helper may assert by way of another one
+    empty = [name for name, names in calls if name.startswith("test_") and not fails(names)]
     assert not empty, f"nothing in these can fail: {empty}"

@@ -6,10 +6,12 @@ import contextlib
 import re
 import sys
 import time
+from itertools import product
 
 import pytest
 
 import omq
+from tests.support.parameters import each_value_once
 from tests.support.waits import BOUND
 from tests.system.blocking.conftest import unhurried
 
@@ -42,8 +44,7 @@ def _logs_that_it_waits(running):
     assert "waits until accepted messages have left" in line, line
 
 
-@pytest.mark.parametrize("linger", ["0", "0.5"])
-@pytest.mark.parametrize("way", ["pass", "sys.exit(0)", "raise ValueError('on purpose')"])
+@each_value_once(way=["pass", "sys.exit(0)", "raise ValueError('on purpose')"], linger=["0.5", "0"])
 def test_exit_waits_for_what_is_pending_as_long_as_linger(program, linger, way):
     # Several of them wait at the same time: one after the other they would take six seconds.
     running = program(PRELUDE + f"pushes = [stuck() for _ in range(12)]\nreport('leaving')\n{way}", linger)
@@ -158,11 +159,10 @@ DAEMONS = {
 
 #: How they are started; the module threading knows nothing of the second kind.
 THREAD, NAKED = "threading.Thread(target=work_on, daemon=True).start()", "start(work_on, ())"
-QUICK = ("recv", "publish", "an event loop")  # of the naked ones
-WAYS = [
-    *((daemon, THREAD) for daemon in DAEMONS),
-    *(pytest.param(daemon, NAKED, marks=() if daemon in QUICK else pytest.mark.slow) for daemon in DAEMONS),
-]
+LIKE_RECV = ("recv_many", "iteration", "poll", "wait_connected")  # they wait in the same place
+USUAL = {(daemon, THREAD) for daemon in DAEMONS if daemon not in LIKE_RECV}
+USUAL |= {("recv", NAKED), ("an event loop", NAKED)}
+WAYS = [pytest.param(*way, marks=() if way in USUAL else pytest.mark.slow) for way in product(DAEMONS, (THREAD, NAKED))]
 
 
 @pytest.mark.parametrize(("daemon", "start"), WAYS)
@@ -344,9 +344,7 @@ _OWN_PLACES = ["tcp://127.0.0.1:*", "tcp://*:*", "ipc", "inproc://own", "ws://12
 _WAYS = ["blocking", "two contexts", "asyncio", "asyncio in a daemon thread"]
 
 
-@pytest.mark.parametrize("way", _WAYS)
-@pytest.mark.parametrize("binds", ["PULL", "PUSH"])
-@pytest.mark.parametrize("place", _OWN_PLACES)
+@each_value_once(place=_OWN_PLACES, binds=["PULL", "PUSH"], way=_WAYS)
 def test_exit_gives_up_what_only_its_own_sockets_could_take(program, tmp_path, place, binds, way):
     if way == "two contexts" and place.startswith("inproc"):
         pytest.skip("contexts share no inproc names")

@@ -95,7 +95,7 @@ def test_a_stream_to_many_leaves_in_large_pieces(program):
     assert statistics.median(map(float, crowd.end().split())) > 40
 
 
-@pytest.mark.parametrize("size", [4, 100, 3000, 6000])
+@pytest.mark.parametrize("size", [4, 6000, *(pytest.param(size, marks=pytest.mark.slow) for size in (100, 3000))])
 def test_what_is_sent_while_batches_are_written_arrives_whole_and_in_order(program, size):
     """Breaks of all lengths have the thread that writes batches come in the midst of a message's way to its peers."""
     subscribers, count = 24, 5000 if size < 1000 else 1500

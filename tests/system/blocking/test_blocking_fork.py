@@ -46,7 +46,7 @@ def use_default():
         assert pull.recv(timeout=5) == b"in the child"
     assert omq.Context.default().check() is None
 
-def traffic(push, pull, count=2000):
+def traffic(push, pull, count=500):
     for n in range(count):
         push.send(b"%d" % n, timeout=5)
         assert pull.recv(timeout=5) == b"%d" % n
@@ -101,7 +101,7 @@ received = []
 
 def send():
     n = 0
-    while not over:
+    while not over or n <= 100:
         push.send(b"%d" % n + b"x" * (n % 3 * 3000), timeout=5)
         n += 1
     push.send(b"end")

@@ -73,7 +73,7 @@ def _run(program, endpoint, count, seed, pauses, bound):
 @pytest.mark.parametrize("transport", ["tcp", "ipc"])
 def test_messages_of_two_processes_that_pause(program, tmp_path, transport):
     endpoint = "tcp://127.0.0.1:*" if transport == "tcp" else f"ipc://{tmp_path}/s"
-    _run(program, endpoint, 300_000, 1, 0.9, 40)
+    _run(program, endpoint, 100_000, 1, 0.9, 40)
 
 
 @pytest.mark.slow
@@ -89,8 +89,8 @@ def test_ten_million_messages_of_two_processes_that_pause(program, tmp_path, tra
 @pytest.mark.parametrize(
     ("size", "crew"),
     [
-        (16, 8),
-        (1 << 20, 8),
+        (16, 4),
+        (1 << 20, 4),
         *(pytest.param(size, 20, marks=pytest.mark.slow) for size in (16, 5000, 100_000, 1 << 20)),
     ],
 )

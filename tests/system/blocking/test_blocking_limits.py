@@ -32,7 +32,9 @@ with omq.Context() as context, omq.PULL(context, bind="tcp://127.0.0.1:*") as pu
 """
 
 
-@pytest.mark.parametrize("spare", [0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 40])
+@pytest.mark.parametrize(
+    "spare", [0, 2, 4, 8, 40, *(pytest.param(spare, marks=pytest.mark.slow) for spare in (1, 3, 5, 6, 12, 16))]
+)
 def test_a_first_context_without_descriptors_is_an_error_and_not_the_end(program, spare):
     """libuv aborts the process whose first loop gets none for its signals."""
     running = program(SCARCE, str(spare))

@@ -8,6 +8,7 @@ import time
 import pytest
 
 import omq
+from tests.support.parameters import each_value_once
 
 SCARCE = """
 import asyncio, os, resource, sys
@@ -51,10 +52,12 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("twin", [BLOCKING, ASYNC], ids=["blocking", "asyncio"])
-@pytest.mark.parametrize("scheme", ["tcp", "ipc"])
+TWINS = {"blocking": BLOCKING, "asyncio": ASYNC}
+
+
+@each_value_once(scheme=["tcp", "ipc"], twin=TWINS)
 def test_a_listener_without_descriptors_reports_it_and_recovers(program, twin, scheme, tmp_path):
-    running = program(SCARCE + twin, "tcp://127.0.0.1:*" if scheme == "tcp" else f"ipc://{tmp_path}/s")
+    running = program(SCARCE + TWINS[twin], "tcp://127.0.0.1:*" if scheme == "tcp" else f"ipc://{tmp_path}/s")
     endpoint = running.line()
     with omq.Context() as context:
         # Peers that finish their handshake: a connection that has not would have to make room.
@@ -72,7 +75,14 @@ def test_a_listener_without_descriptors_reports_it_and_recovers(program, twin, s
         running.end()
 
 
-@pytest.mark.parametrize("call", ["monitor.recv()", "monitor.recv(timeout=60)", "for event in monitor: pass"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "monitor.recv()",
+        pytest.param("monitor.recv(timeout=60)", marks=pytest.mark.slow),
+        "for event in monitor: pass",
+    ],
+)
 def test_ctrl_c_interrupts_a_reader(program, call):
     running = program(f"""
 import omq

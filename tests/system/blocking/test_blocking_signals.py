@@ -73,10 +73,17 @@ def _interrupt(program, source, *arguments, silent=True):
     return running.end(silent=silent)
 
 
-@pytest.mark.parametrize(
-    ("call", "options"),
-    [(call, "{}") for call in RECEIVING] + [("recv", "{'busy_poll': 30}"), ("recv", "{'busy_poll': 'adaptive'}")],
-)
+#: These wait in the same place as `recv`, or as `send`.
+LIKE_RECV = ("recv with a timeout", "recv_multipart", "recv_into", "recv_message")
+LIKE_SEND = ("send_multipart", "recv")
+CALLS = [
+    *(pytest.param(call, "{}", marks=pytest.mark.slow if call in LIKE_RECV else ()) for call in RECEIVING),
+    ("recv", "{'busy_poll': 30}"),
+    ("recv", "{'busy_poll': 'adaptive'}"),
+]
+
+
+@pytest.mark.parametrize(("call", "options"), CALLS)
 def test_ctrl_c_interrupts_a_call_that_receives(program, call, options):
     source = PRELUDE + (
         """
@@ -98,10 +105,12 @@ peer.close()
 
 
 #: `term` closes the peer as well, and may find nothing left to wait for: its interruption is a matter of timing.
-TIMED = {"term": pytest.mark.slow}
+SLOW = (*LIKE_SEND, "term")
 
 
-@pytest.mark.parametrize("call", [pytest.param(call, marks=TIMED.get(call, ())) for call in SENDING])
+@pytest.mark.parametrize(
+    "call", [pytest.param(call, marks=pytest.mark.slow if call in SLOW else ()) for call in SENDING]
+)
 def test_ctrl_c_interrupts_a_call_that_waits_for_room(program, call):
     lasts = call not in ("close", "term")
     source = (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.parameters import each_value_once
+
 PRELUDE = """
 import signal, sys, threading, time
 from itertools import islice
@@ -122,8 +124,7 @@ print(closed[0] < 5)
 """
 
 
-@pytest.mark.parametrize("kind", ["SUB", "XSUB"])
-@pytest.mark.parametrize("transport", ["tcp", "inproc"])
+@each_value_once(transport=["tcp", "inproc"], kind=["SUB", "XSUB"])
 def test_an_interrupted_subscription_is_made_or_not(program, transport, kind):
     """The caller cannot know, and asks again: then it is in force, and every listener has received it."""
     endpoint = "tcp://127.0.0.1:*" if transport == "tcp" else "inproc://here"
@@ -135,7 +136,6 @@ def test_an_xpub_interrupted_while_it_reads_gets_every_subscription_once(program
     assert program(PRELUDE + HEARING, "tcp://127.0.0.1:*", str(recv_hwm)).end() == "True True 1\n"
 
 
-@pytest.mark.parametrize("at", ["0.11", "0.2", "0.33"])
-@pytest.mark.parametrize("call", ["subscribe", "recv"])
+@each_value_once(call=["subscribe", "recv"], at=["0.11", "0.2", "0.33"])
 def test_a_handler_may_close_a_socket_that_is_busy_with_subscriptions(program, call, at):
     assert program(PRELUDE + CLOSING, "tcp://127.0.0.1:*", call, at).end() == "True\n"

@@ -40,6 +40,6 @@ def test_a_socket_that_a_finalizer_makes_at_the_end_is_refused_as_too_late() -> 
 
 
 def test_daemon_threads_that_open_and_close_contexts_end_without_a_word() -> None:
-    for _ in range(8):
+    for _ in range(3):
         done = _run(DAEMONS)
         assert (done.returncode, done.stderr) == (0, "")

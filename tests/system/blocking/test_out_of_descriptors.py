@@ -131,8 +131,13 @@ WEBSOCKETS = """
 """
 
 
-@pytest.mark.parametrize("first", ["warm", "1", "2", "3", "4", "5", "6"])
-@pytest.mark.parametrize("scheme", ["ws", "wss"])
+FIRST = [("ws", "warm"), ("wss", "1"), ("ws", "3"), ("wss", "6")]
+ALL = [(scheme, first) for scheme in ("ws", "wss") for first in ("warm", *"123456")]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "first"), [pytest.param(*one, marks=() if one in FIRST else pytest.mark.slow) for one in ALL]
+)
 def test_websockets_come_again_once_there_are_descriptors(scheme, first, tmp_path):
     """A connection needs more than its descriptor, and the first one of a process a thread, or a library, besides."""
     done = subprocess.run(

@@ -180,8 +180,23 @@ TWINS: dict[str, Callable[[], Twin]] = {
     "asyncio": AsyncioTwin,
     "asyncio-without-uvloop": partial(AsyncioTwin, asyncio.SelectorEventLoop),
 }
+#: Combinations of twin and transport that run with the slow tests: the others have each of both.
+SLOW = {
+    ("blocking", "ipc"),
+    ("asyncio", "tcp"),
+    ("asyncio", "inproc"),
+    ("asyncio-without-uvloop", "ipc"),
+    ("asyncio-without-uvloop", "inproc"),
+}
 #: For what the loop could make different.
 on_every_loop = pytest.mark.parametrize("twin", list(TWINS), indirect=True)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+        found = item.callspec.params
+        if (found.get("twin"), found.get("endpoint")) in SLOW:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(params=["blocking", "asyncio"])

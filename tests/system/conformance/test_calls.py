@@ -10,6 +10,7 @@ import threading
 import pytest
 
 import omq
+from tests.support.parameters import each_value_once
 from tests.support.waits import BOUND, until
 
 
@@ -258,8 +259,7 @@ def test_options_made_by_hand_are_checked():
     assert omq.Options(linger=1).linger == 1.0
 
 
-@pytest.mark.parametrize("mark", [1, 5])
-@pytest.mark.parametrize("kinds", [("ROUTER", "DEALER"), ("REP", "DEALER"), ("PULL", "PUSH")])
+@each_value_once(kinds=[("ROUTER", "DEALER"), ("REP", "DEALER"), ("PULL", "PUSH")], mark=[1, 5])
 def test_a_descriptor_that_is_watched_costs_no_message(twin, endpoint, kinds, mark):
     """Taking a message has its peer read on, which wakes the descriptor, which asks for the next message."""
     taker = twin(kinds[0], bind=endpoint, recv_hwm=mark)

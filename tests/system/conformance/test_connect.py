@@ -358,7 +358,7 @@ def test_ipc_wildcard_and_abstract_ipc_both_ways(twin, where):
 # shutdown_stress, many_sockets, system
 
 
-@pytest.mark.parametrize("round_", range(3))
+@pytest.mark.parametrize("round_", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2))])
 def test_shutdown_stress_a_hundred_sockets_closed_in_the_middle_of_connecting(twin, endpoint, round_):
     server = twin("PUB", bind=endpoint)
     sockets = [twin("SUB", connect=server.endpoints[0], subscribe=b"") for _ in range(100)]

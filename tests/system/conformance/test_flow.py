@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import omq
+from tests.support.parameters import each_value_once
 from tests.support.waits import BOUND, until
 
 BODY = bytes(20_000)
@@ -70,7 +71,7 @@ def consumer() -> Iterator[Callable[..., Consumer]]:
         one.process.communicate()
 
 
-@pytest.mark.parametrize("how", ["stopped", "never receives"])
+@each_value_once("twin", twin=["blocking", "asyncio"], how=["stopped", "never receives"])
 def test_a_stuck_consumer_among_four_parks_only_what_it_has_pulled(twin, consumer, how):
     """The other three take all the rest, the sender never waits for the stuck one, and nothing is lost."""
     push = twin("PUSH", bind="tcp://127.0.0.1:*", send_hwm=100)

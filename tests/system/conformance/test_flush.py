@@ -55,7 +55,7 @@ def test_flush_waits_for_a_peer_to_come(twin, tmp_path):
 def test_flush_waits_until_a_slow_peer_has_taken_enough(twin, size, tmp_path):
     """Messages stand in the queue, in a batch, and in the kernel; what the kernel has has left."""
     pull = twin("PULL", bind=f"ipc://{tmp_path}/s", recv_hwm=1)
-    push = twin("PUSH", connect=pull.endpoints[0])
+    push = twin("PUSH", connect=pull.endpoints[0], send_hwm=50)
     push.wait_connected(timeout=BOUND)
     sent = _stuff(push, bytes(size))
     waiting = twin.spawn(push, "flush")

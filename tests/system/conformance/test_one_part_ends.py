@@ -15,6 +15,7 @@ import pytest
 import omq
 import omq.asyncio
 from tests.support import raw_zmtp
+from tests.support.parameters import each_value_once
 from tests.support.waits import BOUND, until
 from tests.system.conformance.test_one_part import PAIRS, RECEIVERS, ids
 
@@ -64,7 +65,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize(("sender", "receiver"), PAIRS, ids=map(ids, PAIRS))
+@each_value_once("twin", twin=["blocking", "asyncio"], sender__receiver=PAIRS)
 def test_a_process_that_is_killed_costs_its_connection_only(twin, sender, receiver):
     one = twin(receiver, bind="tcp://127.0.0.1:*", recv_timeout=BOUND)
     if sender == "SERVER":

@@ -9,9 +9,8 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-import pytest
-
 import omq
+from tests.support.parameters import each_value_once
 from tests.support.waits import BOUND, until
 from tests.system.conformance.test_stream import address
 
@@ -96,8 +95,7 @@ class Program:
                         self.closed.add(peer)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("dense", [False, True], ids=["marks of 1000", "marks of 2"])
+@each_value_once("twin", twin=["blocking", "asyncio"], dense=[True, False], seed=range(3))
 def test_each_peers_story_is_whole_and_in_order(twin, seed, dense):
     chance = random.Random(seed)
     marks = {"recv_hwm": 2, "send_hwm": 2} if dense else {}

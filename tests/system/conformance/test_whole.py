@@ -14,6 +14,7 @@ import pytest
 
 import omq
 from bench.peers.bare_connections import GREETING
+from tests.support.parameters import each_value_once
 from tests.support.waits import BOUND, until
 from tests.system.conformance.test_traps import raw_connection
 
@@ -95,9 +96,8 @@ SENDERS = [
 ]
 
 
-@pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("resets", [True, False])
-@pytest.mark.parametrize("kinds", SENDERS)
+@each_value_once("twin", twin=["blocking", "asyncio"], kinds=SENDERS, half=HALVES)
 def test_a_message_whose_sender_dies_in_the_middle_is_not_delivered(twin, kinds, half, resets):
     kind, theirs = kinds
     socket = twin(kind, bind="tcp://127.0.0.1:*", **({"subscribe": b""} if kind == "SUB" else {}))

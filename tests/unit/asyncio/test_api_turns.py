@@ -11,6 +11,7 @@ import pytest
 
 import omq.asyncio as omq
 from tests.support.async_waits import stable, until
+from tests.support.parameters import each_value_once
 
 #: Seconds of work that another task may wait for its turn.
 GAP = 0.1
@@ -136,8 +137,7 @@ async def test_polling_what_is_ready(make, inproc, events, timeout, work):
 
 
 @pytest.mark.parametrize("idle", [0, 0.3], ids=["at the start", "after a pause"])
-@pytest.mark.parametrize("style", ["send", "send_multipart", "send_many"])
-@pytest.mark.parametrize("endpoint", ["tcp", pytest.param("ipc", marks=pytest.mark.slow), "inproc"], indirect=True)
+@each_value_once("endpoint", endpoint=["tcp", "ipc", "inproc"], style=["send", "send_multipart", "send_many"])
 async def test_working_between_two_sends(make, endpoint, style, idle):
     """The time that the program works on each message is not known for the first ones of a burst."""
     _pull, push = await make.linked(omq.PULL, omq.PUSH, endpoint, send_hwm=0, recv_hwm=0)

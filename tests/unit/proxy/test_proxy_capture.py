@@ -9,6 +9,7 @@ import threading
 import pytest
 
 import omq
+from tests.support.parameters import each_value_once
 from tests.support.waits import BOUND, stable, until
 from tests.unit.proxy.conftest import TCP
 
@@ -108,7 +109,7 @@ def _end_by_signal(line, crew):
         signal.signal(signal.SIGUSR1, before)
 
 
-@pytest.mark.parametrize("end", ["KILL", "TERMINATE", "close", "signal"])
+@each_value_once("line", line=SPIES, end=["KILL", "TERMINATE", "close", "signal"])
 def test_no_copy_is_lost_and_none_is_made_twice(make, crew, proxied, line, end):
     for _ in range(2):
         if end == "close":

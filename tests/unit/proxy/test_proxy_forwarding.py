@@ -363,7 +363,7 @@ def test_subscriptions_come_and_go(make, proxied):
     assert publisher.recv(timeout=BOUND) == b"\x00a"
 
 
-@in_both_twins
+@pytest.mark.parametrize("make", ["blocking", pytest.param("asyncio", marks=pytest.mark.slow)], indirect=True)
 def test_10000_subscriptions(make, proxied):
     proxy = proxied(omq.XSUB, omq.XPUB)
     subscriber = make(omq.SUB, connect=proxy.back_end, subscribe=[b"%05d" % number for number in range(10_000)])

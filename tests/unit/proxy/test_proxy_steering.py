@@ -16,12 +16,14 @@ from collections import Counter
 import pytest
 
 import omq
+from tests.support.parameters import each_value_once
 from tests.support.waits import BOUND, descriptors, stable, until
 from tests.unit.blocking.conftest import asleep
-from tests.unit.proxy.conftest import TCP, in_both_twins
+from tests.unit.proxy.conftest import MAKERS, TCP, in_both_twins
 
 CONTROLS = [(omq.PAIR, omq.PAIR), (omq.PULL, omq.PUSH), (omq.SUB, omq.PUB), (omq.REP, omq.REQ)]
 steered_by_each = pytest.mark.parametrize("kinds", CONTROLS, ids=lambda kinds: kinds[0].__name__)
+steered_by_each_in_both_twins = each_value_once("make", make=MAKERS, kinds=CONTROLS)
 
 
 class Flood:
@@ -72,8 +74,7 @@ class Sink:
         return self.got
 
 
-@in_both_twins
-@steered_by_each
+@steered_by_each_in_both_twins
 def test_pause_holds_and_resume_loses_nothing(make, crew, proxied, kinds):
     proxy = proxied(omq.PULL, omq.PUSH, kinds=kinds)
     sink = Sink(crew, make(omq.PULL, connect=proxy.back_end))
@@ -157,20 +158,19 @@ def test_messages_pass_next_to_commands_that_never_cease(make, own, others, paus
     assert [receiver.recv(timeout=BOUND) for _ in range(10)] == [b"%d" % number for number in range(10)]
 
 
-@in_both_twins
-@steered_by_each
+@steered_by_each_in_both_twins
 def test_what_was_received_before_terminate_is_forwarded(make, proxied, kinds):
     proxy = proxied(omq.PULL, make(omq.PUSH, bind=TCP, send_hwm=100_000), kinds=kinds)
     proxy.command_proxy(b"PAUSE")
     senders = [make(omq.PUSH, connect=proxy.front_end) for _ in range(3)]
     for sender in senders:
-        sender.send_many([b"%d" % number for number in range(3000)])
+        sender.send_many([b"%d" % number for number in range(500)])
         sender.flush(BOUND)
     receiver = make(omq.PULL, connect=proxy.back_end)
     receiver.wait_connected(timeout=BOUND)
     proxy.command_proxy(b"TERMINATE")
     proxy.ends()
-    found = Counter(receiver.recv(timeout=BOUND) for _ in range(9000))
+    found = Counter(receiver.recv(timeout=BOUND) for _ in range(1500))
     assert set(found.values()) == {3}
 
 
@@ -444,12 +444,16 @@ threading.Thread(target=lambda: [sum(range(20_000)) for _ in iter(int, 1)], daem
 """
 
 
-@pytest.mark.parametrize("before", ["", COMPUTES], ids=["alone", "next to a thread that computes"])
-@pytest.mark.parametrize("rate", [500, 3000])
+BEFORE = {"alone": "", "next to a thread that computes": COMPUTES}
+
+
+@each_value_once(before=BEFORE, rate=[500, 3000])
 def test_ctrl_c_next_to_a_stream_that_leaves_time_to_sleep(make, crew, rate, before):
     """A signal that comes while the proxy works, or waits for the GIL, interrupts no sleep: there comes a message."""
     over = threading.Event()
-    with subprocess.Popen([sys.executable, "-c", before + PROGRAM], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", BEFORE[before] + PROGRAM], stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
             front, back = process.stdout.readline().split()
             sender, receiver = make(omq.PUSH, connect=front), make(omq.PULL, connect=back)
