@@ -29,6 +29,7 @@ from omq.broker.errors import (
     Overrun,
     PermissionDenied,
     StoreFull,
+    TakenOver,
     TopicError,
 )
 from omq.broker.server import AsyncServer as Server
@@ -60,6 +61,7 @@ __all__ = [
     "Server",
     "StoreFull",
     "Subscription",
+    "TakenOver",
     "TopicError",
     "TopicInfo",
 ]

@@ -22,6 +22,7 @@ from omq.broker.errors import (
     Overrun,
     PermissionDenied,
     StoreFull,
+    TakenOver,
     TopicError,
 )
 from omq.broker.server import Server
@@ -47,6 +48,7 @@ __all__ = [
     "Server",
     "StoreFull",
     "Subscription",
+    "TakenOver",
     "TopicError",
     "TopicInfo",
 ]

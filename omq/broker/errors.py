@@ -22,6 +22,7 @@ __all__ = [
     "PermissionDenied",
     "StoreFull",
     "SyntaxFault",
+    "TakenOver",
     "TooLarge",
     "TopicError",
     "VersionFault",
@@ -73,6 +74,15 @@ class TopicError(BrokerError):
     """Raised when a topic does not exist or has the wrong `delivery`, or a name, id or setting is not valid."""
 
     code = "topic"
+
+
+class TakenOver(BrokerError):
+    """Raised when another client has taken over the durable subscription (`subscribe(take_over=True)`).
+
+    The broker ignores cursors that this client sends for it from then on.
+    """
+
+    code = "taken-over"
 
 
 class PermissionDenied(BrokerError):

@@ -23,6 +23,7 @@ HEARTBEAT_TIMEOUT_S: Final = 10.0
 MAX_TAG_BYTES: Final = 16
 MAX_NAME_BYTES: Final = 255  # of a topic, stage, commit or durable subscription
 MAX_PRODUCER_BYTES: Final = 64
+MAX_MESSAGE_ID_BYTES: Final = 255
 MAX_RECORDS: Final = 65_536  # records of one APPEND
 MAX_BODY_BYTES: Final = 64 << 20  # of one body
 MAX_APPEND_BYTES: Final = 80 << 20  # of one APPEND's records
@@ -236,6 +237,16 @@ def producer(message: list[bytes], at: int) -> tuple[bytes, int]:
     if not value:
         raise SyntaxFault("the sequence must be 1 or more, not 0")
     return name, value
+
+
+def message_id(message: list[bytes], at: int, count: int) -> bytes:
+    """Decodes the message id of an APPEND of *count* records; empty if it was left out."""
+    part = optional(message, at)
+    if len(part) > MAX_MESSAGE_ID_BYTES:
+        raise SyntaxFault(f"the message id has {len(part)} bytes; 1 to {MAX_MESSAGE_ID_BYTES} are allowed")
+    if part and count != 1:
+        raise SyntaxFault(f"an APPEND with a message id must have 1 record, not {count}")
+    return part
 
 
 def named(part: bytes, what: str) -> bytes:

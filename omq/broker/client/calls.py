@@ -18,7 +18,7 @@ from omq.broker import protocol
 from omq.broker.client.client_protocol import BLOCK_BYTES, BLOCK_RECORDS, PendingRequest, read_first
 from omq.broker.client.connection import ConnectionBase
 from omq.broker.client.stream_state import CREDIT_BYTES, StreamState
-from omq.broker.errors import TooLarge
+from omq.broker.errors import BrokerTimeout, TooLarge
 from omq.broker.protocol import (
     DEFAULT_ACK_TIMEOUT_S,
     DEFAULT_PREFETCH,
@@ -93,7 +93,13 @@ class Calls(Generic[_Subscription, _Consumer]):
     # ------------------------------------------------------------------ publishing
 
     async def publish(
-        self, topic: str, body: Buffer, *, key: bytes | None = None, headers: Mapping[str, Buffer] | None = None
+        self,
+        topic: str,
+        body: Buffer,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, Buffer] | None = None,
+        message_id: bytes | str | None = None,
     ) -> int:
         """Publishes a message, and waits until the topic's persistence holds for it; see `omq.broker.Client.publish`.
 
@@ -104,15 +110,24 @@ class Calls(Generic[_Subscription, _Consumer]):
         check_body(body, core.max_body)
         _check_headers(headers)
         records = encode_record(body, key, headers)
+        unique = b"" if message_id is None else _message_id(message_id)
         deadline = connection.deadline()
         if not core.has_room(len(records)):
             await connection.wait_for(partial(core.has_room, len(records)), deadline, "an answer to an earlier request")
 
-        def ask() -> list[PendingRequest]:
-            request = core.append(topic, records)
-            return [request, core.flush()] if core.dirty else [request]
+        asked: list[PendingRequest] = []
 
-        request, *flushes = await connection.submit(ask, deadline)
+        def ask() -> list[PendingRequest]:
+            asked.append(core.append(topic, records, unique))
+            return [*asked, core.flush()] if core.dirty else asked
+
+        try:
+            request, *flushes = await connection.submit(ask, deadline)
+        except BrokerTimeout as error:
+            if not (asked and asked[0].sent):
+                raise
+            safe = "with the same message_id stores it once" if unique else "without a message_id may store it twice"
+            raise BrokerTimeout(f"{error}; the message may be stored, and a second publish {safe}") from None
         for flush in flushes:
             await connection.flush(deadline, flush)
         return read_first(request)
@@ -205,7 +220,13 @@ class Calls(Generic[_Subscription, _Consumer]):
     # ------------------------------------------------------------------ reading
 
     async def subscribe(
-        self, topic: str, *, replay: str | int | None = None, name: str | None = None, credit: int = CREDIT_BYTES
+        self,
+        topic: str,
+        *,
+        replay: str | int | None = None,
+        name: str | None = None,
+        take_over: bool = False,
+        credit: int = CREDIT_BYTES,
     ) -> _Subscription:
         """Subscribes to a broadcast topic; see `omq.broker.Client.subscribe`."""
         is_id = isinstance(replay, int) and not isinstance(replay, bool) and replay >= 0
@@ -213,9 +234,13 @@ class Calls(Generic[_Subscription, _Consumer]):
             raise ValueError(f'replay={replay!r}: must be "latest", "earliest", or an id, 0 or more')
         if name is not None:
             check_name(name, "a subscription's name")
+        elif take_over:
+            raise ValueError(f"take_over={take_over!r:.80}: needs the name of a durable subscription")
         credit = checked_count("credit", credit)
         core = self._connection.core
-        return await self._open(lambda: core.subscribe(topic, replay, name, credit), self._make_subscription)
+        return await self._open(
+            lambda: core.subscribe(topic, replay, name, credit, bool(take_over)), self._make_subscription
+        )
 
     async def consume(
         self, topic: str, *, ack_timeout: float = DEFAULT_ACK_TIMEOUT_S, credit: int = DEFAULT_PREFETCH
@@ -379,6 +404,18 @@ def _check_headers(headers: Mapping[str, Buffer] | None) -> None:
     for name in headers or ():
         if not isinstance(name, str):
             raise TypeError(f"headers: a name must be a str, not {type(name).__name__}: {name!r:.80}")
+
+
+def _message_id(value: bytes | str) -> bytes:
+    """Encodes an idempotency key."""
+    if not isinstance(value, bytes | str):
+        raise TypeError(f"message_id={value!r:.80}: must be bytes, str or None, not {type(value).__name__}")
+    part = value.encode() if isinstance(value, str) else value
+    if not 1 <= len(part) <= protocol.MAX_MESSAGE_ID_BYTES:
+        raise ValueError(
+            f"message_id={value!r:.80}: must have 1 to {protocol.MAX_MESSAGE_ID_BYTES} bytes, not {len(part)}"
+        )
+    return part
 
 
 def _check_stage(name: str, what: str = "a stage's name") -> bytes:

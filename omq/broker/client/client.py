@@ -157,7 +157,13 @@ class Client(ClosesAtExit):
     # ------------------------------------------------------------------ publishing
 
     def publish(
-        self, topic: str, body: Buffer, *, key: bytes | None = None, headers: Mapping[str, Buffer] | None = None
+        self,
+        topic: str,
+        body: Buffer,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, Buffer] | None = None,
+        message_id: bytes | str | None = None,
     ) -> int:
         """Publishes a message, and waits until the topic's persistence holds for it.
 
@@ -168,18 +174,24 @@ class Client(ClosesAtExit):
             body: The content: any object with a contiguous buffer, up to 64 MiB.
             key: The key of the message; `None` for no key.
             headers: The headers of the message, values by name; `None` for no headers.
+            message_id: An idempotency key, 1 to 255 bytes, or text of that size in UTF-8. A second publish to the topic
+                with this key by the same user stores nothing and returns the id of the first, for a day; a transient
+                topic remembers the last 65,536 keys and producers. `None` for none.
 
         Returns:
             The id of the message.
 
         Raises:
-            BrokerTimeout: The message may have been published: another call may publish it twice.
-            TopicError: The topic does not exist.
+            BrokerTimeout: The message may have been published: another call publishes it once if both have the same
+                *message_id*, and may otherwise publish it twice.
+            TopicError: The topic does not exist, or has another message with this *message_id*.
             MessageTooLarge: The body is larger than 64 MiB.
-            TypeError: The body has no contiguous buffer, or the name of a header is not a string.
+            ValueError: *message_id* is empty or longer than 255 bytes.
+            TypeError: The body has no contiguous buffer, the name of a header is not a string, or *message_id* is
+                neither bytes nor a string.
             StoreFull: The topic or the broker's disk is full.
         """
-        return run_blocking(lambda: self._calls.publish(topic, body, key=key, headers=headers))
+        return run_blocking(lambda: self._calls.publish(topic, body, key=key, headers=headers, message_id=message_id))
 
     def publish_many(
         self, topic: str, bodies: Iterable[Buffer | Record | Records], *, in_flight: int | None = None
@@ -271,7 +283,13 @@ class Client(ClosesAtExit):
     # ------------------------------------------------------------------ reading
 
     def subscribe(
-        self, topic: str, *, replay: str | int | None = None, name: str | None = None, credit: int = CREDIT_BYTES
+        self,
+        topic: str,
+        *,
+        replay: str | int | None = None,
+        name: str | None = None,
+        take_over: bool = False,
+        credit: int = CREDIT_BYTES,
     ) -> Subscription:
         """Subscribes to a broadcast topic, and returns once the subscription is in force.
 
@@ -283,16 +301,20 @@ class Client(ClosesAtExit):
                 which `Subscription.ack` moves; a later subscription with the name resumes there and ignores *replay*.
                 If retention has dropped messages after the cursor, it restarts at *replay*, and without *replay* the
                 call raises `Overrun`.
+            take_over: True ends the durable subscription of another client that has it open. Its calls raise
+                `TakenOver`, and it can no longer move the cursor, even if it is stuck or cut off. Needs *name*.
             credit: Bytes that the broker may send ahead, 1 or more; values above 64 MiB count as 64 MiB.
 
         Raises:
             TopicError: The topic does not exist or is not a broadcast topic, a client has the durable subscription
-                open, or *replay* is above the newest id.
+                open and *take_over* is false, or *replay* is above the newest id.
             Overrun: The requested messages are no longer kept.
-            ValueError: *replay* or *credit* is not valid.
+            ValueError: *replay* or *credit* is not valid, or *take_over* is true without *name*.
             TypeError: *credit* is not a whole number.
         """
-        return run_blocking(lambda: self._calls.subscribe(topic, replay=replay, name=name, credit=credit))
+        return run_blocking(
+            lambda: self._calls.subscribe(topic, replay=replay, name=name, take_over=take_over, credit=credit)
+        )
 
     def consume(
         self, topic: str, *, ack_timeout: float = DEFAULT_ACK_TIMEOUT_S, credit: int = DEFAULT_PREFETCH

@@ -92,6 +92,7 @@ class PendingRequest:
         "command",
         "done",
         "error",
+        "message_id",
         "parts",
         "repeated",
         "sent",
@@ -108,6 +109,7 @@ class PendingRequest:
         self.tag = tag
         self.parts = parts
         self.sequence = 0  # of an APPEND
+        self.message_id = b""  # of an APPEND
         self.size = 0  # bytes of its records
         self.stream: StreamState | None = None  # that it begins
         self.acked: list[Acked] = []  # that the answer to a FLUSH confirms
@@ -336,8 +338,13 @@ class ClientProtocol:
         """Makes a request."""
         return self._enter(PendingRequest(command, self._tag(), parts))
 
-    def append(self, topic: str, records: bytes) -> PendingRequest:
+    def append(self, topic: str, records: bytes, message_id: bytes = b"") -> PendingRequest:
         """Publishes records; `read_first` reads the answer.
+
+        Args:
+            topic: The topic's name.
+            records: The records; with a message id a single one.
+            message_id: The idempotency key; empty for none.
 
         Raises:
             TopicError: The name of the topic is not valid.
@@ -345,7 +352,7 @@ class ClientProtocol:
         request = PendingRequest(
             protocol.APPEND, self._tag(), (protocol.check_name(topic).encode(), records, self.client)
         )
-        request.sequence, request.size = next(self._sequences), len(records)
+        request.sequence, request.size, request.message_id = next(self._sequences), len(records), message_id
         return self._enter_publish(request)
 
     def stage(self, topic: str, records: bytes, stage: bytes, sequence: int) -> PendingRequest:
@@ -444,14 +451,14 @@ class ClientProtocol:
     # ------------------------------------------------------------------ subscriptions and consumers
 
     def subscribe(
-        self, topic: str, replay: str | int | None, name: str | None, credit: int
+        self, topic: str, replay: str | int | None, name: str | None, credit: int, take_over: bool = False
     ) -> tuple[SubscriptionState, PendingRequest]:
         """Subscribes to a broadcast topic; see `omq.broker.Client.subscribe`.
 
         Raises:
             TopicError: The name of the topic is not valid.
         """
-        stream = SubscriptionState(self._tag(), protocol.check_name(topic), replay, name, credit)
+        stream = SubscriptionState(self._tag(), protocol.check_name(topic), replay, name, credit, take_over)
         return stream, self._open(stream)
 
     def consume(self, topic: str, ack_timeout: float, credit: int) -> tuple[ConsumerState, PendingRequest]:
@@ -680,9 +687,9 @@ class ClientProtocol:
                 self._busy.add(request.tag)
                 return
             first_outstanding = next(iter(self._appends))
-            self._queue_message(
-                request.command, request.tag, *request.parts, u64(request.sequence), u64(first_outstanding)
-            )
+            numbers = u64(request.sequence), u64(first_outstanding)
+            unique = (request.message_id,) if request.message_id else ()
+            self._queue_message(request.command, request.tag, *request.parts, *numbers, *unique)
         else:
             self._queue_message(request.command, request.tag, *request.parts)
 

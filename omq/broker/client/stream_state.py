@@ -176,7 +176,15 @@ class SubscriptionState(StreamState):
 
     command = protocol.SUBSCRIBE
 
-    def __init__(self, tag: bytes, topic: str, replay: str | int | None, name: str | None, credit: int) -> None:
+    def __init__(
+        self,
+        tag: bytes,
+        topic: str,
+        replay: str | int | None,
+        name: str | None,
+        credit: int,
+        take_over: bool = False,
+    ) -> None:
         # The broker's limit: with a larger credit here, the broker's would run out before the client returns any.
         super().__init__(tag, topic, min(credit, protocol.MAX_CREDIT_BYTES))
         # With an explicit start, a durable subscription restarts there if retention has dropped the next messages.
@@ -185,6 +193,7 @@ class SubscriptionState(StreamState):
         self.name = name
         self.last = 0
         self.position = 0
+        self._take_over = take_over
         self._transient = False  # retention may drop messages before they are read
         self._used_bytes = 0  # of credit, and not returned
         self._queued_bytes = 0
@@ -197,6 +206,8 @@ class SubscriptionState(StreamState):
         argument = {"replay": again if self.began else self.replay, "name": self.name, "credit": credit}
         if self.reset and self.name is not None and not self.began:
             argument["reset"] = True
+        if self._take_over and not self.began:  # later, another client may have taken it over from this one
+            argument["take_over"] = True
         return argument
 
     def handle_started(self, answer: dict[str, Any]) -> list[list[bytes]]:

@@ -11,7 +11,16 @@ from omq.broker.core.permissions import Permissions
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import CursorStats, SubscriptionStats
 from omq.broker.core.topic import Topic, TopicScheduler
-from omq.broker.errors import BrokerError, BrokerFailed, Damaged, Overrun, PermissionDenied, TopicError, broker_error
+from omq.broker.errors import (
+    BrokerError,
+    BrokerFailed,
+    Damaged,
+    Overrun,
+    PermissionDenied,
+    TakenOver,
+    TopicError,
+    broker_error,
+)
 from omq.store.async_store import AsyncStore
 from omq.store.errors import DamagedError, Gone, OutOfSpace, StoreError
 from omq.store.interface import DeleteCursor, SetCursor, TopicState, Trim, Write
@@ -106,13 +115,17 @@ class BroadcastTopic(Topic):
     # ------------------------------------------------------------------ subscribing
 
     def subscribe(
-        self, replay: str | int, sink: Sink, name: str | None = None, reset: bool = False
+        self, replay: str | int, sink: Sink, name: str | None = None, reset: bool = False, take_over: bool = False
     ) -> TopicSubscription:
         """Opens a subscription; see `Broker.subscribe`."""
         if self.deleted:
             raise TopicError(f"topic {self.name!r} was deleted")
-        if name is not None and name in self._holders:
-            raise TopicError(f"the durable subscription {name!r} of topic {self.name!r} is already open")
+        holder = None if name is None else self._holders.get(name)
+        if holder is not None and not take_over:
+            raise TopicError(
+                f"the durable subscription {name!r} of topic {self.name!r} is already open; "
+                "take_over=True takes it over"
+            )
         known = None if name is None else self._cursors.get(name)
         if known == -1 and not reset:
             raise Damaged(
@@ -123,6 +136,8 @@ class BroadcastTopic(Topic):
                 raise _overrun(self.name, known + 1, first)
             known = None
         position, from_earliest = self._start_position(replay) if known is None else (known, False)
+        if holder is not None:
+            self._end(holder, TakenOver(f"another client has taken over {name!r} of topic {self.name!r}"))
         subscription = TopicSubscription(self, sink, name, position, from_earliest)
         self.touch()
         self._subscriptions[subscription] = None

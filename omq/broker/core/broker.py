@@ -320,6 +320,7 @@ class Broker:
         *,
         name: str | None = None,
         reset: bool = False,
+        take_over: bool = False,
     ) -> TopicSubscription:
         """Opens a subscription to a broadcast topic.
 
@@ -330,6 +331,7 @@ class Broker:
             name: Makes the subscription durable: the broker stores its position, and the next subscription with this
                 name resumes there. Only one subscription with a name can be open.
             reset: Starts over at *replay* if messages after the stored position were dropped.
+            take_over: Ends the open subscription with this name, which gets `TakenOver`.
 
         Raises:
             TopicError: It is a round-robin topic, the name is in use, or the id is above the newest one.
@@ -340,7 +342,9 @@ class Broker:
             raise TopicError(f"{topic.name!r} is a round-robin topic: consume it")
         if name is not None:
             check_name(name, "a subscription's name")
-        return topic.subscribe(replay, sink, name, reset)
+        elif take_over:
+            raise TopicError("take_over=True: only a durable subscription can be taken over; give its name")
+        return topic.subscribe(replay, sink, name, reset, take_over)
 
     def consume(
         self,

@@ -26,7 +26,7 @@ from omq.broker.protocol import pack_json
 from omq.broker.settings import overflow_of
 from omq.serving.rate_limit import RateLimit
 from omq.store.async_store import AsyncStore
-from omq.store.errors import TopicFull, UnknownTopic
+from omq.store.errors import StoreError, TopicFull, UnknownTopic
 from omq.store.interface import MAX_MEMORY_BYTES, Append, Delivery, TopicState, Write
 
 log = logging.getLogger("omq.broker")
@@ -149,6 +149,8 @@ class Topic:
         sequence: int = 0,
         first_outstanding: int = 0,
         alive: Callable[[], bool] = lambda: True,
+        *,
+        same_records: bool = False,
     ) -> None:
         """Stores records that were checked (`omq._core.blocks.check`), once the topic has room for them.
 
@@ -161,6 +163,7 @@ class Topic:
             first_outstanding: The lowest sequence that the producer may repeat; 0 if it is not known.
             alive: Returns whether a client still waits for the answer. If not, a publication that waits for room is
                 dropped.
+            same_records: A repetition must have the records of the first append; otherwise it is refused.
         """
         try:
             if self.deleted:
@@ -169,7 +172,9 @@ class Topic:
         except BrokerError as error:
             done(0, error)
             return
-        publication = RecordsPublication(self, records, count, done, producer, sequence, first_outstanding, alive)
+        publication = RecordsPublication(
+            self, records, count, done, producer, sequence, first_outstanding, alive, same_records
+        )
         if self.admission is None:
             publication.submit()
         else:
@@ -190,6 +195,14 @@ class Topic:
             if last > self.last:
                 self.last = last
         done(write.first, None)
+
+    def has_records(self, first: int, records: bytes | memoryview) -> bool:
+        """Returns whether the records from an id on are these, or are no longer kept."""
+        try:
+            with self._store.store.read(self.id) as reader:
+                return all(found == records for _, found in reader.blocks(first, first + 1))
+        except StoreError:
+            return True
 
     def used(self) -> tuple[int, int]:
         """Returns the number and the approximate bytes of the messages that count for its bounds; in any thread."""
@@ -416,7 +429,16 @@ class Publication:
 class RecordsPublication(Publication):
     """Records to append to a topic; see `Topic.append`."""
 
-    __slots__ = ("_answered", "_done", "_first_outstanding", "_producer", "_records", "_sequence", "_topic")
+    __slots__ = (
+        "_answered",
+        "_done",
+        "_first_outstanding",
+        "_producer",
+        "_records",
+        "_same_records",
+        "_sequence",
+        "_topic",
+    )
 
     reserves = True
 
@@ -430,8 +452,10 @@ class RecordsPublication(Publication):
         sequence: int,
         first_outstanding: int,
         alive: Callable[[], bool],
+        same_records: bool,
     ) -> None:
         super().__init__(count, len(records), len(records), alive)
+        self._same_records = same_records
         self._topic = topic
         self._records = records
         self._done = done
@@ -485,8 +509,15 @@ class RecordsPublication(Publication):
             self._answer(write)
 
     def _answer(self, write: Append) -> None:
-        if not self._answered:
-            self._answered = True
+        if self._answered:
+            return
+        self._answered = True
+        repeats = self._same_records and write.duplicate and write.error is None
+        if repeats and not self._topic.has_records(write.first, self._records):
+            self._done(
+                0, TopicError(f"message {write.first} of {self._topic.name!r} has this message id, and other content")
+            )
+        else:
             self._topic.complete_append(write, self._done)
 
     def refuse(self, error: BrokerError) -> None:

@@ -491,8 +491,10 @@ class ClientSession:
             first_outstanding = (
                 p.number(message[6], "the first outstanding sequence") if len(message) > 6 and message[6] else 0
             )
+            count = self._check(records)
+            message_id = p.message_id(message, 7, count)
             self._store(
-                tag, topic, records, self._check(records), name and self._prefix + name, sequence, first_outstanding
+                tag, topic, records, count, name and self._prefix + name, sequence, first_outstanding, message_id
             )
         else:
             self._store(tag, topic, records, self._check(records))
@@ -525,15 +527,17 @@ class ClientSession:
         producer: bytes = b"",
         sequence: int = 0,
         first_outstanding: int = 0,
+        message_id: bytes = b"",
     ) -> None:
         size = len(records)
+        ordered = (producer, sequence) if first_outstanding else ()
 
         def on_stored(first: int, error: BrokerError | None) -> None:
             self._unanswered_bytes -= size
             self._publication_done(tag)
             if error is not None:
-                if first_outstanding and isinstance(error, Busy):
-                    self._busy_order.record_refusal(producer, sequence)
+                if ordered and isinstance(error, Busy):
+                    self._busy_order.record_refusal(*ordered)
                 self.fail(tag, error)
             elif self.alive:
                 self._transport.put(self, (p.PUBLISHED, tag, p.u64(first)))
@@ -543,7 +547,20 @@ class ClientSession:
         else:
             self._reserve(size)
         self._publishing[tag] += 1
-        topic.append(records, count, on_stored, producer, sequence, first_outstanding, lambda: self._waits_for(tag))
+        if message_id:
+            # Detected whichever client repeats it: the id takes the place of producer and sequence in the store.
+            digest = hashlib.blake2b(message_id, digest_size=32).digest()
+            producer, sequence, first_outstanding = b"i" + self._prefix + digest, 1, 0
+        topic.append(
+            records,
+            count,
+            on_stored,
+            producer,
+            sequence,
+            first_outstanding,
+            lambda: self._waits_for(tag),
+            same_records=bool(message_id),
+        )
 
     def _stage(self, tag: bytes, message: list[bytes]) -> None:
         topic = self.topic(message[2], "publish")
@@ -635,6 +652,9 @@ class ClientSession:
         reset = arguments.get("reset", False)
         if not isinstance(reset, bool):
             raise SyntaxFault(f"reset={reset!r:.40}: must be true or false")
+        take_over = arguments.get("take_over", False)
+        if not isinstance(take_over, bool):
+            raise SyntaxFault(f"take_over={take_over!r:.40}: must be true or false")
         sink = SubscriptionSink(self, tag, topic, credit)
 
         def start(error: BrokerError | None) -> None:
@@ -652,7 +672,7 @@ class ClientSession:
             self.put((p.SUBSCRIBED, tag, p.pack_json(answer)))
             sink.reader.resume()
 
-        sink.reader = self.broker.subscribe(topic, replay, sink, name=name, reset=reset)
+        sink.reader = self.broker.subscribe(topic, replay, sink, name=name, reset=reset, take_over=take_over)
         self.tags[tag] = sink
         self._track(topic)
         if name is not None and isinstance(topic, BroadcastTopic) and not topic.is_durable(name):
@@ -852,7 +872,7 @@ class ClientSession:
         p.FLUSH: (_flush, 0, 0),
         p.PING: (_ping, 0, 0),
         p.PUBLISH: (_publish, 2, 6),
-        p.APPEND: (_append, 2, 5),
+        p.APPEND: (_append, 2, 6),
         p.STAGE: (_stage, 3, 4),
         p.COMMIT: (_commit, 2, 2),
         p.ABORT: (_abort, 1, 2),

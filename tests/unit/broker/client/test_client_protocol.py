@@ -897,3 +897,27 @@ def test_only_a_given_replay_restarts_a_durable_subscription(replay, reset):
     core.receive([protocol.SUBSCRIBED, begin.tag, b'{"position": 5}'])
     welcome_again(core)
     assert "reset" not in json.loads(core.out[-1][3])
+
+
+def test_a_resumed_subscription_does_not_take_over_again():
+    core = ready()
+    core.subscribe("t", None, "n", 1000, take_over=True)
+    core.lost()
+    welcome_again(core)
+    request = core.out[-1]  # the broker has not answered the first one
+    assert (request[0], json.loads(request[3])["take_over"]) == (protocol.SUBSCRIBE, True)
+    core.receive([protocol.SUBSCRIBED, request[1], b'{"topic_id": 1, "position": 0}'])
+    core.lost()
+    welcome_again(core)
+    assert core.out[-1][0] == protocol.SUBSCRIBE
+    assert "take_over" not in json.loads(core.out[-1][3])
+
+
+def test_a_repeated_append_has_its_message_id():
+    core = ready()
+    core.append("t", blocks.encode([b"x"]), b"order 17")
+    sent = core.out.popleft()
+    assert sent[4:] == [NAME, u64(1), u64(1), b"order 17"]
+    core.lost()
+    welcome_again(core)
+    assert core.out[-1] == sent
