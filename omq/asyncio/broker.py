@@ -12,6 +12,7 @@ async with omq.asyncio.broker.Client("tcp://127.0.0.1:5565") as client:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from omq.broker.client.async_connection import AsyncConnection
@@ -117,7 +118,12 @@ class Client(Calls[Subscription, Consumer], AsyncClosing):
         return self._connection.core.broker
 
     def read(
-        self, topic: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
+        self,
+        topic: str,
+        start: int | float | datetime | None = None,
+        stop: int | float | datetime | None = None,
+        *,
+        limit: int | None = None,
     ) -> AsyncIterator[Message]:
         """Reads the messages that are kept now, in order; not awaited; see `omq.broker.Client.read`."""
         return self._read(RangeReader(self._connection, topic, start, stop, limit=limit))
@@ -134,8 +140,8 @@ class Client(Calls[Subscription, Consumer], AsyncClosing):
     def read_columns(
         self,
         topic: str,
-        start: int | None = None,
-        stop: int | None = None,
+        start: int | float | datetime | None = None,
+        stop: int | float | datetime | None = None,
         *,
         parts: Collection[str] = PARTS,
         batch_bytes: int = BATCH_BYTES,

@@ -329,6 +329,24 @@ class Reader(Protocol):
             DamagedError: At damaged ids, after the blocks before them. Continue with `blocks(error.last + 1)`.
         """
 
+    def first_at(self, timestamp: int) -> tuple[int, int]:
+        """Finds the first message at or after a time, by binary search over the timestamps of the blocks.
+
+        If the system's clock was set back, timestamps are not in order. The result is then the start of a block at or
+        after the time whose predecessor is earlier; there may be several of them.
+
+        A damaged block has no timestamp, and counts as stored at the same time as the next undamaged one. If messages
+        at or after the time may be damaged, the result is therefore the first of them, and reading from it reports the
+        damage.
+
+        Args:
+            timestamp: The time, in microseconds since 1970, as in the headers of blocks.
+
+        Returns:
+            The id of the message, `first` or higher, and its timestamp. If all messages are earlier: `last + 1` and 0.
+            The timestamp is also 0 if all messages from there on are damaged.
+        """
+
 
 Notify = Callable[[list[Write]], None]
 Appended = Callable[[dict[int, int]], None]

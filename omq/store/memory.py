@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, Final
 
 from omq._core import blocks
@@ -241,6 +242,15 @@ class MemoryReader:
             header = blocks.header(block.first + begin, end - begin, block.timestamp, len(records))
             yield header, records
             start = block.first + end
+
+    def first_at(self, timestamp: int) -> tuple[int, int]:
+        with self._lock:
+            some = self._topic.blocks
+            index = bisect_left(some, timestamp, self._topic.dropped, key=attrgetter("timestamp"))
+            block = some[index] if index < len(some) else None
+        if block is None or block.first > self.last:
+            return self.last + 1, 0
+        return max(block.first, self.first), block.timestamp
 
 
 class MemoryTopics:

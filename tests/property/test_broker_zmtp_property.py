@@ -34,12 +34,13 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=5,
 )
+TIMES = st.integers(-1, 2**70).map(lambda microseconds: {"timestamp": microseconds})
 OPTIONS = st.fixed_dictionaries(
     {},
     optional={
         "version": st.just(1) | JSON,
         "client": st.sampled_from(["a" * 32, "b" * 32]) | JSON,
-        "replay": st.sampled_from(["latest", "earliest"]) | st.integers(0, 20) | JSON,
+        "replay": st.sampled_from(["latest", "earliest"]) | st.integers(0, 20) | TIMES | JSON,
         "name": st.sampled_from(["n", "m"]) | JSON,
         "reset": st.booleans(),
         "credit": st.integers(0, 2**20) | JSON,
@@ -85,6 +86,7 @@ VALID = st.one_of(
     *(request(command, NUMBER) for command in (p.CREDIT, p.POSITION)),
     *(request(command, NUMBERED, NUMBERED) for command in (p.ACK, p.NACK, p.RETURN)),
     request(p.OFFSET_AFTER, NAMES, NUMBER, NUMBER, NUMBER),
+    request(p.OFFSET_AT, NAMES, NUMBER),
     request(p.READ, NAMES, NUMBER, NUMBER, NUMBERS.map(lambda number: p.u32(number % 2**32))),
     request(p.CREATE, OPTIONS.map(lambda what: json.dumps({**what, "name": "own"}).encode())),
     request(p.DELETE, st.just(b"own")),

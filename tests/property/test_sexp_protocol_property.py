@@ -90,7 +90,8 @@ WORDS = st.one_of(
     st.sampled_from(
         [b"Connect", b"Subscribe", b"Unsubscribe", b"Ack", b"Publish", b"Create", b"c", b"t", b"", b"\xff"]
     ),
-    st.sampled_from([b"From_message", b"From_current", b"From_beginning", b"Broadcast", b"Transient", b"Persistent"]),
+    st.sampled_from([b"From_message", b"From_current", b"From_beginning", b"From_time"]),
+    st.sampled_from([b"Broadcast", b"Transient", b"Persistent"]),
     st.sampled_from([b"Strong", b"1", b"-1", b"2", b"9" * 400, b"0.", b"1e99", b"inf"]),
     st.sampled_from([b"2013-07-01", b"12:34:56Z", b"2013-07-01 99:99:99Z", b"0000-01-01 00:00:00Z"]),
 )

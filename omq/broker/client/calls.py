@@ -9,6 +9,7 @@ import itertools
 from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -17,7 +18,8 @@ from omq._core.blocks import encode, encode_record
 from omq.broker import protocol
 from omq.broker.client.client_protocol import BLOCK_BYTES, BLOCK_RECORDS, PendingRequest, read_first
 from omq.broker.client.connection import ConnectionBase
-from omq.broker.client.stream_state import CREDIT_BYTES, StreamState
+from omq.broker.client.readers import find_time
+from omq.broker.client.stream_state import CREDIT_BYTES, Replay, StreamState
 from omq.broker.errors import BrokerTimeout, TooLarge
 from omq.broker.protocol import (
     DEFAULT_ACK_TIMEOUT_S,
@@ -28,6 +30,7 @@ from omq.broker.protocol import (
     pack_json,
     u64,
 )
+from omq.broker.start_time import start_time
 from omq.broker.types import Committed, DurableInfo, Record, Records, TopicInfo
 from omq.socket_base import check_timeout, checked_count
 from omq.types import UNSET, Unset
@@ -223,15 +226,13 @@ class Calls(Generic[_Subscription, _Consumer]):
         self,
         topic: str,
         *,
-        replay: str | int | None = None,
+        replay: str | int | float | datetime | None = None,
         name: str | None = None,
         take_over: bool = False,
         credit: int = CREDIT_BYTES,
     ) -> _Subscription:
         """Subscribes to a broadcast topic; see `omq.broker.Client.subscribe`."""
-        is_id = isinstance(replay, int) and not isinstance(replay, bool) and replay >= 0
-        if not is_id and replay not in (None, "latest", "earliest"):
-            raise ValueError(f'replay={replay!r}: must be "latest", "earliest", or an id, 0 or more')
+        start = None if replay is None else _check_replay(replay)
         if name is not None:
             check_name(name, "a subscription's name")
         elif take_over:
@@ -239,7 +240,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         credit = checked_count("credit", credit)
         core = self._connection.core
         return await self._open(
-            lambda: core.subscribe(topic, replay, name, credit, bool(take_over)), self._make_subscription
+            lambda: core.subscribe(topic, start, name, credit, bool(take_over)), self._make_subscription
         )
 
     async def consume(
@@ -283,6 +284,10 @@ class Calls(Generic[_Subscription, _Consumer]):
             if size <= 0 or start == before:
                 break
         return start
+
+    async def offset_at(self, topic: str, time: datetime | float) -> int:
+        """Returns the id of the first message at or after a time; see `omq.broker.Client.offset_at`."""
+        return (await find_time(self._connection, check_name(topic), start_time("time", time)))[0]
 
     async def flush(self, *, timeout: float | Unset | None = UNSET) -> None:
         """Waits until every ack, nack and position is durable; see `omq.broker.Client.flush`."""
@@ -393,6 +398,20 @@ def _request_bounds(sizes: list[int]) -> Iterator[tuple[int, int]]:
 
 
 # ---------------------------------------------------------------------- arguments
+
+
+def _check_replay(replay: str | int | float | datetime) -> Replay:
+    """Returns the start of a subscription.
+
+    Raises:
+        ValueError: It is not valid.
+    """
+    if isinstance(replay, float | datetime):
+        return start_time("replay", replay)
+    is_id = isinstance(replay, int) and not isinstance(replay, bool) and replay >= 0
+    if not is_id and replay not in ("latest", "earliest"):
+        raise ValueError(f'replay={replay!r}: must be "latest", "earliest", an id, 0 or more, or a time')
+    return replay
 
 
 def _check_headers(headers: Mapping[str, Buffer] | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from omq.broker.client.calls import Calls
@@ -286,7 +287,7 @@ class Client(ClosesAtExit):
         self,
         topic: str,
         *,
-        replay: str | int | None = None,
+        replay: str | int | float | datetime | None = None,
         name: str | None = None,
         take_over: bool = False,
         credit: int = CREDIT_BYTES,
@@ -295,8 +296,9 @@ class Client(ClosesAtExit):
 
         Args:
             topic: The topic's name.
-            replay: The start. `"latest"`: new messages only; `"earliest"`: all that are kept; an id: the messages after
-                this id. `None` is `"latest"`.
+            replay: The start. `"latest"`: new messages only; `"earliest"`: all that are kept; an `int`: the messages
+                after this id; a time: the messages that the broker has stored since then. A time is a `datetime` with a
+                time zone, or a `float` of seconds since 1970; see `offset_at`. `None` is `"latest"`.
             name: The name of a durable subscription, `None` for one that is not durable. The broker keeps its cursor,
                 which `Subscription.ack` moves; a later subscription with the name resumes there and ignores *replay*.
                 If retention has dropped messages after the cursor, it restarts at *replay*, and without *replay* the
@@ -307,9 +309,11 @@ class Client(ClosesAtExit):
 
         Raises:
             TopicError: The topic does not exist or is not a broadcast topic, a client has the durable subscription
-                open and *take_over* is false, or *replay* is above the newest id.
-            Overrun: The requested messages are no longer kept.
-            ValueError: *replay* or *credit* is not valid, or *take_over* is true without *name*.
+                open and *take_over* is false, or *replay* is above the newest id or more than 10 seconds in the future.
+            Overrun: The requested messages are no longer kept. For a time: it is before the oldest message, and earlier
+                ones were dropped.
+            ValueError: *replay* or *credit* is not valid, *replay* has no time zone, or *take_over* is true without
+                *name*.
             TypeError: *credit* is not a whole number.
         """
         return run_blocking(
@@ -337,14 +341,21 @@ class Client(ClosesAtExit):
         return run_blocking(lambda: self._calls.consume(topic, ack_timeout=ack_timeout, credit=credit))
 
     def read(
-        self, topic: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
+        self,
+        topic: str,
+        start: int | float | datetime | None = None,
+        stop: int | float | datetime | None = None,
+        *,
+        limit: int | None = None,
     ) -> Iterator[Message]:
         """Reads the messages that are kept now, in order.
 
         Args:
             topic: The topic's name.
-            start: The first id; `None` for the oldest kept.
-            stop: The id before which to end; `None` to end after the message that is the newest at the first step.
+            start: The first id, or a time (see `subscribe`): the first message stored since then; `None` for the oldest
+                kept.
+            stop: The id or time before which to end; `None` to end after the message that is the newest at the first
+                step.
             limit: The largest number of messages; `None` for no limit.
 
         Returns:
@@ -352,8 +363,8 @@ class Client(ClosesAtExit):
             messages. Ids that are no longer kept are skipped.
 
         Raises:
-            TypeError: *start*, *stop* or *limit* is neither a whole number nor `None`.
-            ValueError: *start*, *stop* or *limit* is negative.
+            TypeError: *start*, *stop* or *limit* has a wrong type.
+            ValueError: *start*, *stop* or *limit* is negative, or a time has no time zone.
             TopicError: The topic's name is not valid.
             ClosedError: The client is closed.
         """
@@ -371,8 +382,8 @@ class Client(ClosesAtExit):
     def read_columns(
         self,
         topic: str,
-        start: int | None = None,
-        stop: int | None = None,
+        start: int | float | datetime | None = None,
+        stop: int | float | datetime | None = None,
         *,
         parts: Collection[str] = PARTS,
         batch_bytes: int = BATCH_BYTES,
@@ -382,8 +393,10 @@ class Client(ClosesAtExit):
 
         Args:
             topic: The topic's name.
-            start: The first id; `None` for the oldest kept.
-            stop: The id before which to end; `None` to end after the message that is the newest at the first step.
+            start: The first id, or a time (see `subscribe`): the first message stored since then; `None` for the oldest
+                kept.
+            stop: The id or time before which to end; `None` to end after the message that is the newest at the first
+                step.
             parts: The columns in addition to ids and timestamps: any of `"bodies"`, `"keys"` and `"headers"`.
             batch_bytes: The approximate bytes of bodies, keys and headers in one `Columns`. A larger message gets one
                 of its own.
@@ -392,12 +405,13 @@ class Client(ClosesAtExit):
 
         Returns:
             An iterator over `Columns`. Its steps wait, and raise `TopicError` if the topic does not exist, and
-            `Damaged` for damaged messages. If *start* is given, they raise `Overrun` for ids that are no longer kept,
-            also for ids that retention drops during the iteration.
+            `Damaged` for damaged messages. If *start* is given, they raise `Overrun` for messages that are no longer
+            kept, also for those that retention drops during the iteration.
 
         Raises:
-            ValueError: *start* or *stop* is negative, or *parts* or *batch_bytes* is not valid.
-            TypeError: *start* or *stop* is neither a whole number nor `None`, or *batch_bytes* is not a whole number.
+            ValueError: *start* or *stop* is negative, a time has no time zone, or *parts* or *batch_bytes* is not
+                valid.
+            TypeError: *start* or *stop* has a wrong type, or *batch_bytes* is not a whole number.
             TopicError: The topic's name is not valid.
             ClosedError: The client is closed.
         """
@@ -440,6 +454,27 @@ class Client(ClosesAtExit):
             ValueError: *start*, *stop* or *size* is negative.
         """
         return run_blocking(lambda: self._calls.offset_after(topic, start, stop, size))
+
+    def offset_at(self, topic: str, time: datetime | float) -> int:
+        """Returns the id of the first message that the broker has stored at or after a time.
+
+        Times are those of the broker's system clock, as in `Message.timestamp`. If it was set back, several messages
+        may be the first one at or after a time; the result is one of them.
+
+        Args:
+            topic: The topic's name.
+            time: A time with a time zone, or seconds since 1970.
+
+        Returns:
+            The id. If the time is before the oldest kept message, the id of that message. If all messages are earlier,
+            also if the time is in the future, the id of the next message.
+
+        Raises:
+            TopicError: The topic does not exist.
+            ValueError: *time* has no time zone, or is before 1970.
+            TypeError: *time* is neither a `datetime` nor a number.
+        """
+        return run_blocking(lambda: self._calls.offset_at(topic, time))
 
     def flush(self, *, timeout: float | Unset | None = UNSET) -> None:
         """Waits until every earlier ack and nack of this client, and every cursor that it moved, is durable.

@@ -20,7 +20,15 @@ from itertools import count
 from typing import Any, Final
 
 from omq.broker import protocol
-from omq.broker.client.stream_state import Acked, Block, ConsumerState, LaterMessage, StreamState, SubscriptionState
+from omq.broker.client.stream_state import (
+    Acked,
+    Block,
+    ConsumerState,
+    LaterMessage,
+    Replay,
+    StreamState,
+    SubscriptionState,
+)
 from omq.broker.errors import BrokerError, Busy, Overrun, SyntaxFault, TopicError, VersionFault, error_for
 from omq.broker.protocol import pack_json, packed_ranges, read_json, u64
 from omq.broker.types import Message
@@ -46,6 +54,7 @@ _ANSWERS: Final = {
     protocol.CANCEL: protocol.CANCELLED,
     protocol.READ: protocol.RANGE,
     protocol.OFFSET_AFTER: protocol.OFFSET,
+    protocol.OFFSET_AT: protocol.OFFSET,
     protocol.CREATE: protocol.CREATED,
     protocol.DELETE: protocol.DELETED,
     protocol.TOPICS: protocol.TOPICS,
@@ -451,7 +460,7 @@ class ClientProtocol:
     # ------------------------------------------------------------------ subscriptions and consumers
 
     def subscribe(
-        self, topic: str, replay: str | int | None, name: str | None, credit: int, take_over: bool = False
+        self, topic: str, replay: Replay | None, name: str | None, credit: int, take_over: bool = False
     ) -> tuple[SubscriptionState, PendingRequest]:
         """Subscribes to a broadcast topic; see `omq.broker.Client.subscribe`.
 

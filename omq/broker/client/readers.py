@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -13,11 +14,15 @@ from omq.broker.client.connection import ConnectionBase
 from omq.broker.client.stream_state import decoded
 from omq.broker.errors import BrokerFailed, Overrun
 from omq.broker.protocol import u32, u64
+from omq.broker.start_time import StartTime, overrun_since, start_time
 from omq.broker.types import Columns, Maps, Message, Texts, TopicInfo
 from omq.socket_base import checked_count
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+#: A bound of a read: an id, a time, or `None`.
+Bound = int | float | datetime | None
 
 BATCH_BYTES: Final = 16 << 20  #: Of the bodies, keys and headers of one `Columns`, about.
 #: The columns in addition to ids and timestamps.
@@ -31,14 +36,14 @@ class RangeReader:
     Args:
         connection: The client's connection.
         topic: The topic's name.
-        start: The first id; `None` for the oldest that is kept.
-        stop: The id before which to end; `None` to end after the newest id at the first step.
+        start: The first id, or the time of the first message; `None` for the oldest that is kept.
+        stop: The id or time before which to end; `None` to end after the newest id at the first step.
         limit: The largest number of messages; `None` for no bound.
         whole: True raises `Overrun` if a part of the range is no longer kept, and makes requests as large as possible.
 
     Raises:
-        TypeError: A bound is neither a whole number nor `None`.
-        ValueError: A bound is negative.
+        TypeError: A bound has a wrong type.
+        ValueError: A bound is negative, or a time without a time zone.
         TopicError: The name of the topic is not valid.
     """
 
@@ -46,27 +51,22 @@ class RangeReader:
         self,
         connection: ConnectionBase,
         topic: str,
-        start: int | None,
-        stop: int | None,
+        start: Bound,
+        stop: Bound,
         *,
         limit: int | None = None,
         whole: bool = False,
     ) -> None:
-        bounds = {"start": start, "stop": stop, "limit": limit}
-        start, stop, limit = (
-            None if value is None else checked_count(name, value, 0) for name, value in bounds.items()
-        )
+        self._start = _check_bound("start", start)
+        self._stop = _check_bound("stop", stop)
+        self._remaining = None if limit is None else checked_count("limit", limit, 0)
         self._connection = connection
         self._topic = protocol.check_name(topic)
-        self._start = start
-        self._stop = stop
-        self._remaining = limit
         self._strict = whole and start is not None
         few = limit is not None and limit <= BLOCK_RECORDS
         self._bytes = protocol.MAX_RANGE_BYTES if whole else BLOCK_BYTES if few else READ_BYTES
         self._begun = False
-        self._at = start or 1  # the next id
-        self._end = 0
+        self._at = self._end = 0  # the next id, and the one at which to end
         self._request: PendingRequest | None = None
 
     async def blocks(self) -> list[tuple[bytes, bytes]] | None:
@@ -77,19 +77,31 @@ class RangeReader:
         """
         connection = self._connection
         if not self._begun:
+            # Before the topic's range is requested, which then shows what was dropped meanwhile.
+            start, stop = await self._find(self._start, self._strict), await self._find(self._stop, strict=False)
             answer = await connection.ask(protocol.TOPICS, self._topic.encode())
             (info,) = map(TopicInfo.read, protocol.read_value(answer[0]))
             self._begun = True
-            connection.run_locked(partial(self._begin, info))
+            connection.run_locked(partial(self._begin, info, start, stop))
         if self._request is None:
             return None
         await connection.finish(self._request, connection.deadline())
         found = connection.run_locked(self._next_request)
         return list(zip(found[::2], found[1::2], strict=True))
 
-    def _begin(self, topic: TopicInfo) -> None:
+    async def _find(self, bound: int | StartTime | None, strict: bool) -> int | None:
+        """Returns the id of a bound. With *strict*, raises `Overrun` if messages since its time may be dropped."""
+        if not isinstance(bound, StartTime):
+            return bound
+        following, timestamp, dropped = await find_time(self._connection, self._topic, bound)
+        if strict and dropped:
+            raise overrun_since(self._topic, bound, following, timestamp)
+        return following
+
+    def _begin(self, topic: TopicInfo, start: int | None, stop: int | None) -> None:
         end = topic.last + 1
-        self._end = end if self._stop is None else self._stop
+        self._at = start or 1
+        self._end = end if stop is None else stop
         self._check_gap(topic.first)
         self._end = min(self._end, end)
         self._ask(max(self._at, topic.first))
@@ -129,6 +141,28 @@ class RangeReader:
         if self._request is not None:
             self._connection.drop(self._request)
             self._request = None
+
+
+def _check_bound(name: str, value: Bound) -> int | StartTime | None:
+    """Returns a bound of a read; raises as `RangeReader`."""
+    if isinstance(value, float | datetime):
+        return start_time(name, value)
+    return None if value is None else checked_count(name, value, 0)
+
+
+async def find_time(connection: ConnectionBase, topic: str, start: StartTime) -> tuple[int, int, bool]:
+    """Finds the first message at or after a time.
+
+    Returns:
+        Its id, or the next id if all messages are earlier; its timestamp, or 0; and whether messages at or after the
+        time may have been dropped.
+
+    Raises:
+        BrokerError: As `ConnectionBase.ask`.
+    """
+    answer = await connection.ask(protocol.OFFSET_AT, topic.encode(), u64(start.microseconds))
+    following, timestamp, dropped = map(protocol.number, answer)
+    return following, timestamp, bool(dropped)
 
 
 class ColumnReader:

@@ -14,6 +14,7 @@ from omq._core.blocks import decode, read_header
 from omq.broker import protocol
 from omq.broker.errors import BrokerFailed
 from omq.broker.protocol import u64
+from omq.broker.start_time import StartTime
 from omq.broker.types import Delivery, DeliveryConsumer, Message
 from omq.errors import OmqError
 
@@ -27,6 +28,9 @@ Block = tuple[bytes, bytes, bytes, int, int]
 
 #: Acknowledgements: the topic, its id, and the ids of messages.
 Acked = tuple[str, int, list[int]]
+
+#: The start of a subscription: `"latest"`, `"earliest"`, an id or a time.
+Replay = str | int | StartTime
 
 _Message = TypeVar("_Message", bound=Message)
 
@@ -180,7 +184,7 @@ class SubscriptionState(StreamState):
         self,
         tag: bytes,
         topic: str,
-        replay: str | int | None,
+        replay: Replay | None,
         name: str | None,
         credit: int,
         take_over: bool = False,
@@ -189,7 +193,7 @@ class SubscriptionState(StreamState):
         super().__init__(tag, topic, min(credit, protocol.MAX_CREDIT_BYTES))
         # With an explicit start, a durable subscription restarts there if retention has dropped the next messages.
         self.reset = replay is not None
-        self.replay = "latest" if replay is None else replay
+        self.replay: Replay = "latest" if replay is None else replay
         self.name = name
         self.last = 0
         self.position = 0
@@ -203,7 +207,12 @@ class SubscriptionState(StreamState):
         credit = max(self.credit - self._queued_bytes, 1)
         # The broker resumes a durable subscription at its cursor. If it no longer has it, no message may be skipped.
         again = self.last if self.name is None else "earliest"
-        argument = {"replay": again if self.began else self.replay, "name": self.name, "credit": credit}
+        replay = again if self.began else self.replay
+        argument: dict[str, Any] = {
+            "replay": {"timestamp": replay.microseconds} if isinstance(replay, StartTime) else replay,
+            "name": self.name,
+            "credit": credit,
+        }
         if self.reset and self.name is not None and not self.began:
             argument["reset"] = True
         if self._take_over and not self.began:  # later, another client may have taken it over from this one

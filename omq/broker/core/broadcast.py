@@ -21,7 +21,9 @@ from omq.broker.errors import (
     TopicError,
     broker_error,
 )
+from omq.broker.start_time import StartTime, describe_time, overrun_since
 from omq.store.async_store import AsyncStore
+from omq.store.clock import wall
 from omq.store.errors import DamagedError, Gone, OutOfSpace, StoreError
 from omq.store.interface import DeleteCursor, SetCursor, TopicState, Trim, Write
 from omq.workqueue.dispatcher import TURN_BYTES
@@ -31,6 +33,8 @@ log = logging.getLogger("omq.broker")
 
 #: After the disk was full, until a trim is submitted again.
 _TRIM_RETRY_DELAY_S: Final = 1.0
+#: By which a client's clock may be ahead of the broker's.
+_MAX_CLOCK_DIFFERENCE_US: Final = 10_000_000
 
 
 class TopicSubscription:
@@ -115,7 +119,12 @@ class BroadcastTopic(Topic):
     # ------------------------------------------------------------------ subscribing
 
     def subscribe(
-        self, replay: str | int, sink: Sink, name: str | None = None, reset: bool = False, take_over: bool = False
+        self,
+        replay: str | int | StartTime,
+        sink: Sink,
+        name: str | None = None,
+        reset: bool = False,
+        take_over: bool = False,
     ) -> TopicSubscription:
         """Opens a subscription; see `Broker.subscribe`."""
         if self.deleted:
@@ -127,6 +136,7 @@ class BroadcastTopic(Topic):
                 "take_over=True takes it over"
             )
         known = None if name is None else self._cursors.get(name)
+        restarts = False
         if known == -1 and not reset:
             raise Damaged(
                 f"the cursor of {name!r} in {self.name!r} is damaged; subscribe with replay (and reset) to start over"
@@ -134,8 +144,8 @@ class BroadcastTopic(Topic):
         if known is not None and known + 1 < (first := self.state().first):
             if not reset:
                 raise _overrun(self.name, known + 1, first)
-            known = None
-        position, from_earliest = self._start_position(replay) if known is None else (known, False)
+            known, restarts = None, True
+        position, from_earliest = self._start_position(replay, restarts) if known is None else (known, False)
         if holder is not None:
             self._end(holder, TakenOver(f"another client has taken over {name!r} of topic {self.name!r}"))
         subscription = TopicSubscription(self, sink, name, position, from_earliest)
@@ -150,19 +160,37 @@ class BroadcastTopic(Topic):
         subscription.resume()
         return subscription
 
-    def _start_position(self, replay: str | int) -> tuple[int, bool]:
-        """Returns the position where a subscription starts, and whether it starts at the earliest message."""
+    def _start_position(self, replay: str | int | StartTime, restarts: bool) -> tuple[int, bool]:
+        """Returns the position where a subscription starts or restarts, and whether that is the earliest message."""
+        if isinstance(replay, StartTime):
+            return self._position_at(replay, restarts)
         if replay == "latest":
             return self.last, False
         first = self.state().first
         if replay == "earliest":
             return first - 1, True
         if not isinstance(replay, int) or isinstance(replay, bool) or replay < 0:
-            raise TopicError(f"replay={replay!r:.80}: must be 'latest', 'earliest' or an id")
+            raise TopicError(f"replay={replay!r:.80}: must be 'latest', 'earliest', an id or a time")
         self._check_not_future(replay)
         if replay + 1 < first:
             raise _overrun(self.name, replay + 1, first)
         return replay, False
+
+    def _position_at(self, start: StartTime, restarts: bool) -> tuple[int, bool]:
+        """Returns what `_start_position` does, for a time.
+
+        If messages since then may be dropped, a subscription that restarts begins at the earliest message, as it has
+        lost messages anyway.
+        """
+        time, now = start.microseconds, wall()
+        found = self.offset_at(time)
+        if found.is_end and time > now + _MAX_CLOCK_DIFFERENCE_US:
+            raise TopicError(
+                f"replay={describe_time(time)}: must not be in the future; the broker's time is {describe_time(now)}"
+            )
+        if found.dropped and not restarts:
+            raise overrun_since(self.name, start, found.next, found.timestamp)
+        return found.next - 1, found.dropped
 
     def is_durable(self, name: str) -> bool:
         """Returns whether the position of a durable subscription is stored durably."""

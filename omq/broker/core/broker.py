@@ -29,6 +29,7 @@ from omq.broker.settings import (
     default_dead_letter,
     describe_cycle,
 )
+from omq.broker.start_time import StartTime
 from omq.serving.extras import missing_extra
 from omq.store.async_store import AsyncStore
 from omq.store.errors import TopicFull
@@ -315,7 +316,7 @@ class Broker:
     def subscribe(
         self,
         topic: Topic,
-        replay: str | int,
+        replay: str | int | StartTime,
         sink: Sink,
         *,
         name: str | None = None,
@@ -326,7 +327,7 @@ class Broker:
 
         Args:
             topic: The topic.
-            replay: `"latest"`, `"earliest"`, or the id after which the subscription starts.
+            replay: `"latest"`, `"earliest"`, the id after which the subscription starts, or the time at which it does.
             sink: Receives the messages.
             name: Makes the subscription durable: the broker stores its position, and the next subscription with this
                 name resumes there. Only one subscription with a name can be open.
@@ -334,7 +335,8 @@ class Broker:
             take_over: Ends the open subscription with this name, which gets `TakenOver`.
 
         Raises:
-            TopicError: It is a round-robin topic, the name is in use, or the id is above the newest one.
+            TopicError: It is a round-robin topic, the name is in use, the id is above the newest one, or the time is in
+                the future.
             Overrun: Messages that the subscription starts with were dropped.
             Damaged: The stored position is damaged, and *reset* is false.
         """

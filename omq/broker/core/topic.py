@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import ClassVar, Final, Literal, Protocol
+from typing import ClassVar, Final, Literal, NamedTuple, Protocol
 
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.stats import CursorStats, SubscriptionStats, TopicStats
@@ -26,6 +26,7 @@ from omq.broker.protocol import pack_json
 from omq.broker.settings import overflow_of
 from omq.serving.rate_limit import RateLimit
 from omq.store.async_store import AsyncStore
+from omq.store.clock import wall
 from omq.store.errors import StoreError, TopicFull, UnknownTopic
 from omq.store.interface import MAX_MEMORY_BYTES, Append, Delivery, TopicState, Write
 
@@ -77,6 +78,22 @@ def check_waiting(scheduler: TopicScheduler, store: AsyncStore, size: int) -> No
         raise BrokerFailed("the broker ends")
     if store.waiting and store.waiting + size > MAX_WAITING_BYTES:
         raise Busy(f"{store.waiting} bytes of all clients wait for the disk")
+
+
+class TimeOffset(NamedTuple):
+    """The result of a search for a time.
+
+    Attributes:
+        next: The id of the first message at or after the time; `last + 1` if all are earlier.
+        timestamp: The timestamp of this message, in microseconds since 1970; 0 if it does not exist.
+        dropped: Messages at or after the time may have been dropped.
+        is_end: All messages are earlier.
+    """
+
+    next: int
+    timestamp: int
+    dropped: bool
+    is_end: bool
 
 
 class Topic:
@@ -307,6 +324,24 @@ class Topic:
             kind: Delivery = "broadcast" if self.delivery == "broadcast" else "round_robin"
             settings = self.settings
             return TopicState(self.id, self.name, kind, self.persistence, settings, self.last + 1, self.last, 0)
+
+    def offset_at(self, timestamp: int) -> TimeOffset:
+        """Returns the id of the first message at or after a time; see `Reader.first_at`.
+
+        Args:
+            timestamp: The time, in microseconds since 1970.
+
+        Raises:
+            BrokerError: The topic cannot be read.
+        """
+        try:
+            with self._store.store.read(self.id) as reader:
+                id, found = reader.first_at(timestamp)
+                # Messages were dropped before the oldest one; all of them are earlier than now.
+                dropped = 1 < reader.first == id and timestamp < wall()
+                return TimeOffset(id, found, dropped, id > reader.last)
+        except StoreError as error:
+            raise broker_error(error) from None
 
     @property
     def readers(self) -> int:

@@ -9,6 +9,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Final, Self
@@ -19,6 +20,7 @@ from omq.broker.protocol import check_name
 from omq.broker.sexp import protocol
 from omq.broker.sexp.protocol import Command, Delivery, Frame, Persistence, Replay, SexpClientProtocol
 from omq.broker.sexp.syntax import MAX_EXPRESSION_BYTES, shown
+from omq.broker.start_time import start_time
 from omq.errors import ClosedError, ConnectError, OmqError, ReceiveTimeout, StateError, Timeout
 from omq.unpatched import socket, threading
 
@@ -240,19 +242,22 @@ class Client:
         name = check_name(topic).encode()
         return self._call([protocol.Publish(name, bytes(body)) for body in bodies])
 
-    def subscribe(self, topic: str, *, replay: Replay = "latest") -> Subscription:
+    def subscribe(self, topic: str, *, replay: Replay | float | datetime = "latest") -> Subscription:
         """Subscribes, and returns once the subscription is active.
 
         Args:
             topic: The topic's name.
-            replay: `"latest"`, `"earliest"`, or the id after which to start; for a round-robin topic only `"latest"`.
+            replay: `"latest"`, `"earliest"`, an `int`, the id after which to start, or a time at which to start: a
+                `datetime` with a time zone or a `float` of seconds since 1970; for a round-robin topic only `"latest"`.
 
         Raises:
+            ValueError: *replay* has no time zone, or is not 1970 or later.
             BrokerError: The server has refused the command.
             Timeout: No answer arrived in time; the connection is then closed.
             ClosedError: The connection is closed, or the topic was deleted.
         """
-        (topic_id,) = self._call([protocol.Subscribe(check_name(topic).encode(), replay)])
+        start = start_time("replay", replay) if isinstance(replay, float | datetime) else replay
+        (topic_id,) = self._call([protocol.Subscribe(check_name(topic).encode(), start)])
         subscription = self._subscriptions.get(topic_id)
         if subscription is None:  # the topic was deleted meanwhile, or the connection was closed
             raise ClosedError("the subscription ended before it was returned")

@@ -19,6 +19,7 @@ from omq._core.blocks import read_header
 from omq.broker.errors import SyntaxFault, VersionFault
 from omq.broker.protocol import MAX_BODY_BYTES
 from omq.broker.sexp.syntax import Expression, SexpParser, Writable, encode, parse, shown
+from omq.broker.start_time import StartTime
 from omq.errors import EndpointError
 
 VERSIONS: Final = (1, 2)
@@ -47,7 +48,7 @@ HAS_HEADERS: Final = 2
 
 # --------------------------------------------------------------------------------------------------------- commands
 
-Replay: TypeAlias = "Literal['latest', 'earliest'] | int"
+Replay: TypeAlias = "Literal['latest', 'earliest'] | int | StartTime"
 Delivery: TypeAlias = Literal["broadcast", "round-robin"]
 Persistence: TypeAlias = Literal["transient", "strong", "weak", "async"]
 
@@ -62,7 +63,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Subscribes to a topic; an id as `replay` starts after that id."""
+    """Subscribes to a topic; an id as `replay` starts after that id, a time at that time."""
 
     topic: bytes
     replay: Replay
@@ -168,7 +169,9 @@ def _replay(expression: Expression) -> Replay:
         match _variant(expression, "a replay"):
             case b"From_message", [number]:
                 return _integer(number, "a message's id")
-    raise SyntaxFault("a replay must be From_beginning, From_current or (From_message <id>)")
+            case b"From_time", [time]:
+                return StartTime(round(_time(time) * 1e6))
+    raise SyntaxFault("a replay must be From_beginning, From_current, (From_message <id>) or (From_time <time>)")
 
 
 def _delivery(expression: Expression) -> Delivery:
@@ -246,6 +249,8 @@ def _expression(command: Command) -> Writable:
             return [b"Subscribe", topic, b"From_current"]
         case Subscribe(topic, int(number)):
             return [b"Subscribe", topic, [b"From_message", b"%d" % number]]
+        case Subscribe(topic, StartTime(microseconds)):
+            return [b"Subscribe", topic, [b"From_time", b"%d.%06d" % divmod(microseconds, 1_000_000)]]
         case Unsubscribe(topic):
             return [b"Unsubscribe", topic]
         case Ack(time):

@@ -31,6 +31,7 @@ from omq.broker.errors import (
     broker_error,
 )
 from omq.broker.settings import dead_letter_of
+from omq.broker.start_time import StartTime
 from omq.broker.zmtp.range_reads import RangeRead, answer_read, offset_after
 from omq.store.errors import NotAllowed, StageError
 from omq.store.interface import AbortStage, CommitStages, Stage, Write
@@ -195,6 +196,19 @@ class ConsumerSink(DeliverySink):
     def add_credit(self, more: int) -> None:
         """Adds *more* messages of credit and resumes the delivery; with 0 it only resumes."""
         self.reader.more(min(more, p.MAX_PREFETCH - min(self.reader.credit, p.MAX_PREFETCH)))
+
+
+def _read_replay(value: Any) -> str | int | StartTime:
+    """Decodes the replay of SUBSCRIBE; the topic checks words and ids.
+
+    Raises:
+        SyntaxFault: It has a wrong type.
+    """
+    if isinstance(value, str | int):
+        return value
+    if isinstance(value, dict) and value.keys() == {"timestamp"}:
+        return StartTime(min(p.whole(value, "timestamp", 0), 2**64 - 1))
+    raise SyntaxFault(f"replay={value!r:.40}: must be 'latest', 'earliest', an id or {{\"timestamp\": microseconds}}")
 
 
 class ClientSession:
@@ -646,9 +660,7 @@ class ClientSession:
         name = arguments.get("name")
         if name is not None and not isinstance(name, str):
             raise SyntaxFault(f"name={name!r:.40}: must be a string or null")
-        replay = arguments.get("replay", "latest")
-        if not isinstance(replay, str | int):
-            raise SyntaxFault(f"replay={replay!r:.40}: must be 'latest', 'earliest' or an id")
+        replay = _read_replay(arguments.get("replay", "latest"))
         reset = arguments.get("reset", False)
         if not isinstance(reset, bool):
             raise SyntaxFault(f"reset={reset!r:.40}: must be true or false")
@@ -784,6 +796,10 @@ class ClientSession:
         start, stop, size = map(p.number, message[3:6], ("start", "stop", "bytes"))
         self.put((p.OFFSET, tag, *map(p.u64, offset_after(self.broker.store.store, topic, start or 1, stop, size))))
 
+    def _offset_at(self, tag: bytes, message: list[bytes]) -> None:
+        found = self.topic(message[2], "subscribe").offset_at(p.number(message[3], "the time"))
+        self.put((p.OFFSET, tag, *map(p.u64, found[:3])))
+
     # ------------------------------------------------------------------ topics and durable subscriptions
 
     def _create(self, tag: bytes, message: list[bytes]) -> None:
@@ -888,6 +904,7 @@ class ClientSession:
         p.REACK: (_reack, 3, p.MAX_PARTS),
         p.READ: (_read, 4, 4),
         p.OFFSET_AFTER: (_offset_after, 4, 4),
+        p.OFFSET_AT: (_offset_at, 2, 2),
         p.CREATE: (_create, 1, 1),
         p.DELETE: (_delete, 1, 1),
         p.TOPICS: (_topics, 0, 1),

@@ -9,6 +9,7 @@ from typing import Any
 
 import omq
 from omq.broker import BrokerTimeout, Client, TopicError, TopicInfo
+from omq.broker.start_time import MAX_TIME_S
 from omq.spark.options import STREAM_READ
 from omq.spark.topics.offsets import Offset, TopicOffset, TopicRange
 from omq.spark.topics.settings import EARLIEST, LATEST, Offsets, TopicSettings
@@ -168,17 +169,10 @@ class TopicCatalog:
         return given
 
     def _first_since(self, info: TopicInfo, moment: int) -> int:
-        """Returns the first id at or after a time in milliseconds since 1970, by binary search."""
-        low, high = info.first or 1, info.last + 1
+        """Returns the first id at or after a time in milliseconds since 1970; the end of the topic without one."""
         with describe_timeout(self._settings):
-            while low < high:
-                middle = (low + high) // 2
-                message = next(iter(self.client.read(info.name, middle, high, limit=1)), None)
-                if message is None or message.timestamp * 1000 >= moment:
-                    high = middle
-                else:
-                    low = message.id + 1
-        return low
+            found = self.client.offset_at(info.name, min(moment, MAX_TIME_S * 1000) / 1000)
+        return min(found, info.last + 1)  # the topic may have grown since
 
     # ------------------------------------------------------------------ ranges
 

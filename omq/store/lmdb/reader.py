@@ -182,6 +182,59 @@ class LmdbReader:
         if self._dense and start < stop:
             raise self._damaged(start, self.last, stop, "they are missing")
 
+    def first_at(self, timestamp: int) -> tuple[int, int]:
+        try:
+            return self._first_at(timestamp)
+        except lmdb.Error as error:
+            raise StoreError(f"topic {self._topic_id} cannot be searched: LMDB: {error}") from error
+
+    def _first_at(self, timestamp: int) -> tuple[int, int]:
+        low, high = self.first, self.last + 1
+        found = high, 0
+        while low < high:
+            middle = (low + high) // 2
+            first, after, when = self._block_time(middle, high)
+            if when is not None and when < timestamp:
+                low = after
+                continue
+            if first < high:
+                found = max(first, self.first), found[1] if when is None else when
+            high = min(first, middle)
+        # Missing messages of a dense topic are damage, and may be at or after the time.
+        return (low, found[1]) if self._dense else found
+
+    def _block_time(self, id: int, stop: int) -> tuple[int, int, int | None]:
+        """Returns the timestamp of the block that has an id, or else of the next block.
+
+        A damaged block gets the timestamp of the next undamaged one. The caller excludes both from its range, so a
+        search looks at each damaged block once.
+
+        Args:
+            id: The id.
+            stop: The id at which to stop looking for a block.
+
+        Returns:
+            The first id of the block, or `stop` without one; the id after the undamaged block; and its timestamp,
+            `None` if there is no undamaged block below `stop`.
+        """
+        begin = stop
+        prefix = topic_key(b"b", self._topic_id)
+        cursor = seek(self._transaction, self._topic_id, id)
+        more = cursor is not None
+        while more and cursor.key()[:5] == prefix:
+            key = bytes(cursor.key())
+            first = TOPIC_NUMBER.unpack(key)[2]
+            if first >= stop:
+                break
+            begin = min(begin, first)
+            try:
+                _, count, timestamp, _ = blocks.read_header(block_header(key, cursor.value())[-1])
+            except (DamagedError, ValueError):
+                more = cursor.next()
+            else:
+                return begin, first + count, timestamp
+        return begin, stop, None
+
     @staticmethod
     def _cut(first: int, timestamp: int, records: memoryview, begin: int, end: int) -> tuple[bytes, memoryview]:
         """Returns a block of the records `[begin, end)` of a block, by index."""

@@ -449,6 +449,24 @@ def test_how_far_a_number_of_bytes_reaches(client, topic):
     assert client.ask(b"OFFSET_AFTER", topic, 2, 5, u64(1000), expect=b"OFFSET") == [u64(5), u64(30)]
 
 
+def test_a_time_is_found_and_replayed_from(client, topic):
+    times = []
+    for number in range(1, 4):
+        client.append(topic, record(b"%d" % number))
+        _, _, header, _ = client.ask(b"READ", topic, number, 0, u32(1), expect=b"RANGE")
+        times.append(read_header(header)[2])
+        until(lambda: time.time_ns() // 1000 > times[-1])
+    for number, timestamp in enumerate(times, 1):
+        found = [u64(number), u64(timestamp), u64(0)]
+        assert client.ask(b"OFFSET_AT", topic, timestamp, expect=b"OFFSET") == found
+    assert client.ask(b"OFFSET_AT", topic, 0, expect=b"OFFSET") == [u64(1), u64(times[0]), u64(0)]
+    assert client.ask(b"OFFSET_AT", topic, times[-1] + 1, expect=b"OFFSET") == [u64(4), u64(0), u64(0)]
+    assert subscribe(client, b"s", topic, replay={"timestamp": times[1]})["position"] == 1
+    assert [body for _, body, *_ in client.blocks(b"s", 2)] == [b"2", b"3"]
+    future = (int(time.time()) + 3600) * 1_000_000
+    assert client.error(b"SUBSCRIBE", topic, {"replay": {"timestamp": future}}) == "topic"
+
+
 def test_topics_are_described(client):
     what = {"delivery": "round-robin", "persistence": "async", "settings": {"max_age": 3600, "max_deliveries": 5}}
     made = client.create("same", **what)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
@@ -46,6 +48,9 @@ def test_create_publish_and_replay(running):
         assert list(subscription) == []
         with client.subscribe("my topic", replay=1000) as subscription:
             assert next(subscription).id == 1001
+        for start in (0.0, datetime(2020, 1, 1, tzinfo=UTC)):
+            with client.subscribe("my topic", replay=start) as subscription:
+                assert next(subscription).id == 1
 
 
 def test_what_is_refused(running):
@@ -61,6 +66,10 @@ def test_what_is_refused(running):
             client.create("t", persistence="weak")
         with pytest.raises(BrokerError, match="above the newest id"):
             client.subscribe("t", replay=7)
+        with pytest.raises(BrokerError, match="must not be in the future"):
+            client.subscribe("t", replay=time.time() + 3600)
+        with pytest.raises(ValueError, match=r"^replay=datetime.*: must have a time zone"):
+            client.subscribe("t", replay=datetime(2020, 1, 1))
         with pytest.raises(TooLarge):
             client.publish("t", bytes(20_000))
         assert client.publish("t", b"a" * 60_000) == 1

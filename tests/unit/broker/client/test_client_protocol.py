@@ -22,6 +22,7 @@ from omq.broker.client.client_protocol import ClientProtocol, PendingRequest, St
 from omq.broker.client.stream_state import ConsumerState, SubscriptionState, deliveries_of, messages_of
 from omq.broker.errors import Overrun, SyntaxFault, TooLarge, TopicError, VersionFault
 from omq.broker.protocol import u64
+from omq.broker.start_time import StartTime
 from omq.errors import ClosedError
 from tests.support.fake_broker import ScriptedBroker, Topic
 
@@ -885,6 +886,17 @@ def test_untaken_jobs_are_given_back():
     core.cancel(feed)
     assert [message[0] for message in core.out] == [protocol.RETURN, protocol.CANCEL]
     assert core.out[0] == [protocol.RETURN, feed.tag, protocol.pack_ranges([(4, 5)])]
+
+
+def test_a_time_is_sent_until_the_subscription_has_begun():
+    core = ready()
+    core.subscribe("t", StartTime(1_500_000), None, 1000)
+    assert json.loads(core.out[-1][3])["replay"] == {"timestamp": 1_500_000}
+    welcome_again(core)
+    assert json.loads(core.out[-1][3])["replay"] == {"timestamp": 1_500_000}
+    core.receive([protocol.SUBSCRIBED, core.out[-1][1], b'{"position": 5}'])
+    welcome_again(core)
+    assert json.loads(core.out[-1][3])["replay"] == 5
 
 
 @pytest.mark.parametrize(("replay", "reset"), [(None, False), ("latest", True), ("earliest", True), (3, True)])

@@ -26,12 +26,14 @@ from omq.broker.sexp.protocol import (
     write_frame,
 )
 from omq.broker.sexp.syntax import parse
+from omq.broker.start_time import StartTime
 
 COMMANDS = [
     (b"(Connect 1 client-7)", Connect(1, b"client-7")),
     (b"(Subscribe prices From_beginning)", Subscribe(b"prices", "earliest")),
     (b'(Subscribe "my topic" (From_message 42))', Subscribe(b"my topic", 42)),
     (b"(Subscribe t From_current)", Subscribe(b"t", "latest")),
+    (b"(Subscribe t (From_time 1372682096.012345))", Subscribe(b"t", StartTime(1372682096_012345))),
     (b"(Unsubscribe prices)", Unsubscribe(b"prices")),
     (b"(Ack 1385226000)", Ack(1385226000)),
     (b'(Publish prices "AAPL 189.95")', Publish(b"prices", b"AAPL 189.95")),
@@ -48,6 +50,9 @@ ALSO_READ = [
     (b"(subscribe t(from_message 7))", Subscribe(b"t", 7)),
     (b"(Subscribe t (From_message 0007))", Subscribe(b"t", 7)),
     (b"(Subscribe t (From_message " + b"9" * 5000 + b"))", Subscribe(b"t", 1 << 64)),
+    (b"(subscribe t (from_time 1372682096))", Subscribe(b"t", StartTime(1372682096_000000))),
+    (b"(Subscribe t (From_time (2013-07-01 12:34:56.5Z)))", Subscribe(b"t", StartTime(1372682096_500000))),
+    (b"(Subscribe t (From_time (2013-07-01 14:34:56+02:00)))", Subscribe(b"t", StartTime(1372682096_000000))),
     (b"(create t round_robin (persistent strong))", Create(b"t", "round-robin", "strong")),
     (b"(Ack 1372682096.123456)", Ack(1372682096.123456)),
     (b"(Ack 1372682096.)", Ack(1372682096.0)),
@@ -79,6 +84,11 @@ NO_COMMANDS = [
     b"(Subscribe t (From_message))",
     b"(Subscribe t (From_message -1))",
     b"(Subscribe t (From_message 1 2))",
+    b"(Subscribe t From_time)",
+    b"(Subscribe t (From_time))",
+    b"(Subscribe t (From_time yesterday))",
+    b"(Subscribe t (From_time -1))",
+    b"(Subscribe t (From_time 1 2))",
     b"(Subscribe (t) From_current)",
     b"(Unsubscribe)",
     b"(Unsubscribe t From_current)",

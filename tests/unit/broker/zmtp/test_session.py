@@ -130,6 +130,14 @@ WRONG = [
     ("topic", [b"SUBSCRIBE", b"1", b"t", j(name="")]),
     ("topic", [b"SUBSCRIBE", b"1", b"t", j(name="a/b")]),
     ("syntax", [b"SUBSCRIBE", b"1", b"t", j(replay=1.5)]),
+    ("syntax", [b"SUBSCRIBE", b"1", b"t", j(replay={})]),
+    ("syntax", [b"SUBSCRIBE", b"1", b"t", j(replay={"time": 1})]),
+    ("syntax", [b"SUBSCRIBE", b"1", b"t", j(replay={"timestamp": 1, "id": 1})]),
+    ("syntax", [b"SUBSCRIBE", b"1", b"t", j(replay={"timestamp": -1})]),
+    ("syntax", [b"SUBSCRIBE", b"1", b"t", j(replay={"timestamp": 1.5})]),
+    ("syntax", [b"SUBSCRIBE", b"1", b"t", j(replay={"timestamp": True})]),
+    ("topic", [b"SUBSCRIBE", b"1", b"t", j(replay={"timestamp": 2**62})]),
+    ("topic", [b"SUBSCRIBE", b"1", b"t", j(replay={"timestamp": 10**400})]),
     ("syntax", [b"SUBSCRIBE", b"1", b"t", j(name=7)]),
     ("syntax", [b"SUBSCRIBE", b"1", b"t", j(credit=-1)]),
     ("syntax", [b"SUBSCRIBE", b"1", b"t", j(credit="lots")]),
@@ -155,6 +163,9 @@ WRONG = [
     ("syntax", [b"OFFSET_AFTER", b"1", b"t", p.u64(1), p.u64(0), p.u32(100)]),
     ("syntax", [b"OFFSET_AFTER", b"1", b"t", p.u64(1), p.u64(0)]),
     ("topic", [b"OFFSET_AFTER", b"1", b"nowhere", p.u64(1), p.u64(0), p.u64(100)]),
+    ("syntax", [b"OFFSET_AT", b"1", b"t"]),
+    ("syntax", [b"OFFSET_AT", b"1", b"t", p.u32(1)]),
+    ("topic", [b"OFFSET_AT", b"1", b"nowhere", p.u64(1)]),
     ("syntax", [b"CREATE", b"1", j(name=7)]),
     ("syntax", [b"CREATE", b"1", j(name="n", settings=[])]),
     ("topic", [b"CREATE", b"1", j(name="n/n")]),
@@ -462,6 +473,26 @@ async def test_a_limit_of_bytes_includes_the_record_that_has_the_last_one():
         assert await reach(20, 0, 1) == (20, 0)
 
 
+async def test_offset_at_returns_the_id_the_timestamp_and_whether_messages_were_dropped(monkeypatch):
+    async with core() as broker:
+        session = await prepared(broker, max_messages=2)
+
+        async def found(timestamp: int) -> list[int]:
+            command, tag, *numbers = await ask(session, b"OFFSET_AT", b"r", b"t", p.u64(timestamp))
+            assert (command, tag) == (b"OFFSET", b"r")
+            return [p.number(one) for one in numbers]
+
+        assert await found(0) == [1, 0, 0]
+        for number in range(1, 4):
+            monkeypatch.setattr("omq.store.memory.wall", lambda number=number: 100 * number)
+            await ask(session, b"APPEND", b"1", b"t", blocks.encode([b"%d" % number]))
+            if number == 2:
+                assert await found(0) == await found(100) == [1, 100, 0]
+        assert await found(0) == await found(200) == [2, 200, 1]
+        assert await found(201) == await found(300) == [3, 300, 0]
+        assert await found(301) == await found(2**64 - 1) == [4, 0, 0]
+
+
 async def test_offset_after_scans_a_bounded_size_and_can_be_continued(monkeypatch):
     monkeypatch.setattr("omq.broker.zmtp.range_reads.MAX_SCAN_BYTES", 25)
     async with core() as broker:
@@ -679,6 +710,7 @@ GRANTED = [
     ("subscribe", [b"SUBSCRIBE", b"1", b"t", b"{}"]),
     ("subscribe", [b"READ", b"1", b"t", p.u64(1), p.u64(0), p.u32(9)]),
     ("subscribe", [b"OFFSET_AFTER", b"1", b"t", p.u64(1), p.u64(0), p.u64(9)]),
+    ("subscribe", [b"OFFSET_AT", b"1", b"t", p.u64(1)]),
     ("subscribe", [b"DURABLES", b"1", b"t"]),
     ("consume", [b"CONSUME", b"1", b"j", b"{}"]),
     ("create", [b"CREATE", b"1", j(name="t", persistence="weak")]),
