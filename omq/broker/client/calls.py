@@ -28,7 +28,7 @@ from omq.broker.protocol import (
     pack_json,
     u64,
 )
-from omq.broker.types import Committed, DurableInfo, Record, Records, TopicInfo
+from omq.broker.types import Committed, DurableInfo, GroupInfo, Record, Records, TopicInfo
 from omq.socket_base import check_timeout, checked_count
 from omq.types import UNSET, Unset
 
@@ -89,6 +89,22 @@ class Calls(Generic[_Subscription, _Consumer]):
         """Deletes a durable subscription that no client has open; see `omq.broker.Client.delete_durable`."""
         named = check_name(topic).encode(), check_name(name, "a subscription's name").encode()
         await self._connection.ask(protocol.DELETE_DURABLE, named[0], named[1])
+
+    async def groups(self, topic: str) -> list[GroupInfo]:
+        """Returns the consumer groups of a broadcast topic; see `omq.broker.Client.groups`."""
+        answer = await self._connection.ask(protocol.GROUPS, check_name(topic).encode())
+        return [GroupInfo.read(one) for one in protocol.read_value(answer[0])]
+
+    async def seek_group(self, topic: str, name: str, replay: str | int) -> None:
+        """Moves a consumer group; see `omq.broker.Client.seek_group`."""
+        _check_replay(replay)
+        named = check_name(topic).encode(), check_name(name, "a group's name").encode()
+        await self._connection.ask(protocol.SEEK_GROUP, named[0], named[1], pack_json({"replay": replay}))
+
+    async def delete_group(self, topic: str, name: str) -> None:
+        """Deletes a consumer group without consumers; see `omq.broker.Client.delete_group`."""
+        named = check_name(topic).encode(), check_name(name, "a group's name").encode()
+        await self._connection.ask(protocol.DELETE_GROUP, named[0], named[1])
 
     # ------------------------------------------------------------------ publishing
 
@@ -229,9 +245,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         credit: int = CREDIT_BYTES,
     ) -> _Subscription:
         """Subscribes to a broadcast topic; see `omq.broker.Client.subscribe`."""
-        is_id = isinstance(replay, int) and not isinstance(replay, bool) and replay >= 0
-        if not is_id and replay not in (None, "latest", "earliest"):
-            raise ValueError(f'replay={replay!r}: must be "latest", "earliest", or an id, 0 or more')
+        _check_replay(replay)
         if name is not None:
             check_name(name, "a subscription's name")
         elif take_over:
@@ -243,9 +257,20 @@ class Calls(Generic[_Subscription, _Consumer]):
         )
 
     async def consume(
-        self, topic: str, *, ack_timeout: float = DEFAULT_ACK_TIMEOUT_S, credit: int = DEFAULT_PREFETCH
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        replay: str | int | None = None,
+        ack_timeout: float = DEFAULT_ACK_TIMEOUT_S,
+        credit: int = DEFAULT_PREFETCH,
     ) -> _Consumer:
-        """Adds a consumer to a round-robin topic; see `omq.broker.Client.consume`."""
+        """Adds a consumer to a round-robin topic or a consumer group; see `omq.broker.Client.consume`."""
+        _check_replay(replay)
+        if group is not None:
+            check_name(group, "a group's name")
+        elif replay is not None:
+            raise ValueError(f"replay={replay!r:.80}: needs a group; a round-robin topic has no other start")
         allowed = f"must be {MIN_ACK_TIMEOUT_S} to {MAX_ACK_TIMEOUT_S:.0f} seconds"
         if isinstance(ack_timeout, bool) or not isinstance(ack_timeout, int | float):
             raise TypeError(f"ack_timeout={ack_timeout!r:.80}: {allowed}, not {type(ack_timeout).__name__}")
@@ -253,7 +278,7 @@ class Calls(Generic[_Subscription, _Consumer]):
             raise ValueError(f"ack_timeout={ack_timeout!r:.80}: {allowed}")
         credit = checked_count("credit", credit)
         core = self._connection.core
-        return await self._open(lambda: core.consume(topic, ack_timeout, credit), self._make_consumer)
+        return await self._open(lambda: core.consume(topic, ack_timeout, credit, group, replay), self._make_consumer)
 
     async def _open(
         self,
@@ -404,6 +429,12 @@ def _check_headers(headers: Mapping[str, Buffer] | None) -> None:
     for name in headers or ():
         if not isinstance(name, str):
             raise TypeError(f"headers: a name must be a str, not {type(name).__name__}: {name!r:.80}")
+
+
+def _check_replay(replay: str | int | None) -> None:
+    is_id = isinstance(replay, int) and not isinstance(replay, bool) and replay >= 0
+    if not is_id and replay not in (None, "latest", "earliest"):
+        raise ValueError(f'replay={replay!r}: must be "latest", "earliest", or an id, 0 or more')
 
 
 def _message_id(value: bytes | str) -> bytes:
