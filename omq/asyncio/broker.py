@@ -34,7 +34,7 @@ from omq.broker.errors import (
     TopicError,
 )
 from omq.broker.server import AsyncServer as Server
-from omq.broker.types import Columns, Committed, Delivery, DurableInfo, Message, Record, Records, TopicInfo
+from omq.broker.types import Columns, Committed, Delivery, DurableInfo, GroupInfo, Message, Record, Records, TopicInfo
 from omq.context import Context
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ __all__ = [
     "Delivery",
     "Message",
     "DurableInfo",
+    "GroupInfo",
     "Overrun",
     "PermissionDenied",
     "Record",

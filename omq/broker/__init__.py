@@ -26,7 +26,7 @@ from omq.broker.errors import (
     TopicError,
 )
 from omq.broker.server import Server
-from omq.broker.types import Columns, Committed, Delivery, DurableInfo, Message, Record, Records, TopicInfo
+from omq.broker.types import Columns, Committed, Delivery, DurableInfo, GroupInfo, Message, Record, Records, TopicInfo
 
 __all__ = [
     "BrokerError",
@@ -41,6 +41,7 @@ __all__ = [
     "Delivery",
     "Message",
     "DurableInfo",
+    "GroupInfo",
     "Overrun",
     "PermissionDenied",
     "Record",

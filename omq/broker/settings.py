@@ -16,9 +16,6 @@ OVERFLOWS: Final = ("block", "reject", "drop-oldest")
 BOUNDS: Final = ("max_messages", "max_bytes")
 #: Settings for one delivery only.
 _ONLY: Final = {
-    "max_deliveries": "round-robin",
-    "dead_letter": "round-robin",
-    "retry_delay": "round-robin",
     "retain_for": "broadcast",
 }
 _MIN_RETRY_DELAY_S: Final = 0.1
@@ -147,12 +144,11 @@ def overflow_of(delivery: str, settings: Mapping[str, Any]) -> str:
 
 def dead_letter_of(name: str, delivery: str, settings: Mapping[str, Any]) -> str | None:
     """Returns the dead-letter topic of a topic: the setting, or the default if it needs one; `None` for none."""
-    if delivery != "round-robin":
-        return None
     chosen = settings.get("dead_letter")
     if chosen is not None:
         return str(chosen)
-    needs_one = settings.get("max_deliveries") is not None or overflow_of(delivery, settings) == "drop-oldest"
+    drops_work = delivery == "round-robin" and overflow_of(delivery, settings) == "drop-oldest"
+    needs_one = settings.get("max_deliveries") is not None or drops_work
     return default_dead_letter(name) if needs_one else None
 
 

@@ -274,3 +274,25 @@ class DurableInfo:
     def read(cls, fields: dict[str, Any]) -> DurableInfo:
         """Makes a `DurableInfo` from the broker's JSON; unknown fields are ignored."""
         return cls(**{name: value for name, value in fields.items() if name in cls.__dataclass_fields__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupInfo:
+    """A consumer group of a broadcast topic, which belongs to the topic, not to a user.
+
+    Attributes:
+        name: The group's name.
+        lag: The number of kept messages that the group has not acknowledged.
+        in_flight: The number of those that its consumers have.
+        consumers: The number of its consumers.
+    """
+
+    name: str
+    lag: int = 0
+    in_flight: int = 0
+    consumers: int = 0
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> GroupInfo:
+        """Makes a `GroupInfo` from the broker's JSON; unknown fields are ignored."""
+        return cls(**{name: value for name, value in fields.items() if name in cls.__dataclass_fields__})

@@ -1,4 +1,4 @@
-"""The ack set of a round-robin topic: its ack floor, and bitmaps of the acknowledged ids above it."""
+"""The ack set of a round-robin topic or consumer group: its ack floor, and bitmaps of the acked ids above it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PAGE_IDS: Final = 4096
 
 
 class AckSet:
-    """The acknowledged ids of one topic. Not thread-safe.
+    """The acknowledged ids of one topic, or of one consumer group. Not thread-safe.
 
     Attributes:
         floor: The ack floor: all ids up to it are acknowledged.

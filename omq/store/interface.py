@@ -112,10 +112,11 @@ class DeleteTopic(Write):
 
 @dataclass(slots=True, eq=False)
 class Acknowledge(Write):
-    """Records acks, the highest delivered id, and delivery counts of a round-robin topic.
+    """Records acks, the highest delivered id, and delivery counts of a round-robin topic or of a consumer group.
 
     Attributes:
         topic_id: The id of the topic.
+        group: The consumer group of a broadcast topic; empty: the topic is round-robin.
         ranges: First and last acknowledged id of each range, both included.
         last_delivered: The highest id ever delivered; 0 if it has not changed.
         deliveries: The number of failed deliveries by id. Dropped when the id is acknowledged.
@@ -125,6 +126,7 @@ class Acknowledge(Write):
     ranges: list[tuple[int, int]]
     last_delivered: int = 0
     deliveries: dict[int, int] = field(default_factory=dict)
+    group: str = field(default="", kw_only=True)
 
 
 @dataclass(slots=True, eq=False)
@@ -133,6 +135,7 @@ class MoveToDeadLetter(Write):
 
     Attributes:
         topic_id: The record's topic.
+        group: The consumer group that acknowledges it, in a broadcast topic; empty: the topic is round-robin.
         id: Its id in that topic.
         target_id: The dead-letter topic.
         first: Its id in the dead-letter topic.
@@ -142,6 +145,7 @@ class MoveToDeadLetter(Write):
     topic_id: int
     id: int
     target_id: int
+    group: str = field(default="", kw_only=True)
     first: int = field(default=0, init=False)
     size: int = field(default=0, init=False)
 
@@ -163,6 +167,36 @@ class DeleteCursor(Write):
         topic_id: The id of the topic.
         name: The name of the durable subscription.
         found: True if there was a cursor.
+    """
+
+    topic_id: int
+    name: str
+    found: bool = field(default=False, init=False)
+
+
+@dataclass(slots=True, eq=False)
+class SetGroup(Write):
+    """Creates a consumer group of a broadcast topic, or moves it.
+
+    Attributes:
+        topic_id: The id of the topic.
+        name: The name of the group.
+        position: All messages up to this id count as acknowledged by the group, and no later one does.
+    """
+
+    topic_id: int
+    name: str
+    position: int
+
+
+@dataclass(slots=True, eq=False)
+class DeleteGroup(Write):
+    """Deletes a consumer group with its acks.
+
+    Attributes:
+        topic_id: The id of the topic.
+        name: The name of the group.
+        found: True if there was a group.
     """
 
     topic_id: int
@@ -415,8 +449,15 @@ class Store(Protocol):
     def all_cursors(self) -> dict[int, dict[str, int]]:
         """Returns the cursors of each topic that has any, by topic id."""
 
-    def ack_set(self, topic_id: int) -> AckSet:
-        """Returns a copy of the ack set of a round-robin topic."""
+    def ack_set(self, topic_id: int, group: str = "") -> AckSet:
+        """Returns a copy of the ack set of a round-robin topic, or of a consumer group of a broadcast topic.
+
+        Raises:
+            DamagedError: A row of it is damaged. `SetGroup` replaces that of a group.
+        """
+
+    def all_groups(self) -> dict[int, list[str]]:
+        """Returns the names of the consumer groups of each topic that has any, by topic id."""
 
     def stats(self) -> Stats:
         """Returns the statistics so far."""

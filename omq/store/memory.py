@@ -37,6 +37,7 @@ from omq.store.interface import (
     Appended,
     CommitStages,
     DeleteCursor,
+    DeleteGroup,
     DeleteTopic,
     Delivery,
     MakeTopic,
@@ -45,6 +46,7 @@ from omq.store.interface import (
     Persistence,
     Reader,
     SetCursor,
+    SetGroup,
     Stage,
     Stats,
     TopicState,
@@ -121,6 +123,7 @@ class MemoryTopic:
         self.cursors: dict[str, int] = {}
         self.staged = 0  # bytes in stages
         self.ack_set = AckSet(last, last)
+        self.groups: dict[str, AckSet] = {}
 
     def producer(self, name: bytes) -> MemoryProducer:
         """Returns the state of a producer that appends now. Drops idle producers, and the oldest of too many."""
@@ -133,6 +136,13 @@ class MemoryTopic:
         ):
             del self.producers[next(iter(self.producers))]
         return producer
+
+    def acks_of(self, group: str) -> AckSet:
+        """Returns the ack set of a group; of the work queue with an empty name. Raises `StoreError`."""
+        acks = self.groups.get(group) if group else self.ack_set
+        if acks is None:
+            raise StoreError(f"topic {self.name!r} has no consumer group {group!r}")
+        return acks
 
     def state(self) -> TopicState:
         return TopicState(
@@ -289,6 +299,8 @@ class MemoryTopics:
             MoveToDeadLetter: self._move,
             SetCursor: self._set_cursor,
             DeleteCursor: self._delete_cursor,
+            SetGroup: self._set_group,
+            DeleteGroup: self._delete_group,
             Stage: self._stage,
             CommitStages: self._commit,
             AbortStage: self._abort,
@@ -401,6 +413,11 @@ class MemoryTopics:
         with self.lock:
             return {id: dict(topic.cursors) for id, topic in self.topics.items() if topic.cursors}
 
+    def all_groups(self) -> dict[int, list[str]]:
+        """Returns the names of the groups of each topic that has any, by topic id."""
+        with self.lock:
+            return {id: list(topic.groups) for id, topic in self.topics.items() if topic.groups}
+
     @contextmanager
     def read(self, id: int) -> Iterator[Reader]:
         """Opens a reader of a topic."""
@@ -444,9 +461,11 @@ class MemoryTopics:
 
     def _acknowledge(self, write: Acknowledge) -> None:
         topic = self.topic(write.topic_id)
-        acks = topic.ack_set
+        acks = topic.acks_of(write.group)
         if any(first < 1 or last > topic.last for first, last in write.ranges) or write.last_delivered > topic.last:
             raise StoreError(f"topic {topic.name!r} has no ids above {topic.last} yet")
+        if write.group and acks.floor < topic.first - 1:
+            acks.add(acks.floor + 1, topic.first - 1)  # records that retention has dropped
         acks.last_delivered = max(acks.last_delivered, write.last_delivered)
         acks.count(write.deliveries)
         for first, last in write.ranges:
@@ -454,9 +473,10 @@ class MemoryTopics:
 
     def _move(self, write: MoveToDeadLetter) -> None:
         topic, target = self.topic(write.topic_id), self.topic(write.target_id)
+        acks = topic.acks_of(write.group)
         record = self.record(topic, write.id)
         write.first, write.size = self._grow(target, record, 1), len(record)
-        topic.ack_set.add(write.id, write.id)
+        acks.add(write.id, write.id)
 
     def record(self, topic: MemoryTopic, id: int) -> bytes:
         """Returns one record. Raises `Gone` if it was dropped."""
@@ -471,6 +491,15 @@ class MemoryTopics:
 
     def _delete_cursor(self, write: DeleteCursor) -> None:
         write.found = self.topic(write.topic_id).cursors.pop(write.name, None) is not None
+
+    def _set_group(self, write: SetGroup) -> None:
+        topic = self.topic(write.topic_id)
+        if write.position > topic.last:
+            raise StoreError(f"topic {topic.name!r} has no id {write.position} yet")
+        topic.groups[write.name] = AckSet(write.position, write.position)
+
+    def _delete_group(self, write: DeleteGroup) -> None:
+        write.found = self.topic(write.topic_id).groups.pop(write.name, None) is not None
 
     def _stage(self, write: Stage) -> None:
         topic = self.topic(write.topic_id)
@@ -632,9 +661,12 @@ class MemoryStore:
     def all_cursors(self) -> dict[int, dict[str, int]]:
         return self._engine.all_cursors()
 
-    def ack_set(self, topic_id: int) -> AckSet:
+    def ack_set(self, topic_id: int, group: str = "") -> AckSet:
         with self._engine.lock:
-            return self._engine.topic(topic_id).ack_set.copy()
+            return self._engine.topic(topic_id).acks_of(group).copy()
+
+    def all_groups(self) -> dict[int, list[str]]:
+        return self._engine.all_groups()
 
     def stats(self) -> Stats:
         return self._engine.stats_now()

@@ -31,11 +31,13 @@ class QueueOwner(Protocol):
 
     Attributes:
         name: The topic's name, for the log.
-        deleted: True once the topic is deleted, or about to be.
     """
 
     name: str
-    deleted: bool
+
+    @property
+    def deleted(self) -> bool:
+        """Returns whether the topic is deleted, or about to be."""
 
     def touch(self) -> None:
         """Reports that the numbers of the queue have changed."""
@@ -103,6 +105,7 @@ class WorkQueue:
         state: The committed state of the topic.
         max_tries: Failed deliveries after which a message becomes a dead letter; `None`: never.
         presumed_tries: The delivery count of messages that were in flight when the store was closed or killed.
+        group: The consumer group of a broadcast topic; empty: the topic is round-robin.
 
     Attributes:
         id: The topic's id.
@@ -121,8 +124,10 @@ class WorkQueue:
         *,
         max_tries: int | None = None,
         presumed_tries: int = 0,
+        group: str = "",
     ) -> None:
         self.id = state.id
+        self._group = group
         self.base = 0
         self.readable = state.last
         self._owner = owner
@@ -139,7 +144,7 @@ class WorkQueue:
         self._dead_letter_task: asyncio.Task[None] | None = None
         #: Messages in flight that were finished elsewhere, and must not be redelivered.
         self._finished_in_flight = RangeSet()
-        acks = store.store.ack_set(state.id)
+        acks = store.store.ack_set(state.id, group)
         self.last_delivered = max(acks.last_delivered, acks.floor, state.first - 1)
         self._saved = self.last_delivered  # the value that the store has
         #: Ids above `last_delivered` that were acked elsewhere, or by consumers of a server that was killed.
@@ -442,7 +447,7 @@ class WorkQueue:
         done, self._unsaved_acks = self._unsaved_acks, []
         unsaved_tries, self._unsaved_tries = self._unsaved_tries, {}
         self._saved = self.last_delivered
-        return Acknowledge(self.id, done, self.last_delivered, unsaved_tries)
+        return Acknowledge(self.id, done, self.last_delivered, unsaved_tries, group=self._group)
 
     def take_back(self, write: Acknowledge) -> None:
         """Adds a failed write to the next one."""

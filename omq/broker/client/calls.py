@@ -19,7 +19,7 @@ from omq.broker import protocol
 from omq.broker.client.client_protocol import BLOCK_BYTES, BLOCK_RECORDS, PendingRequest, read_first
 from omq.broker.client.connection import ConnectionBase
 from omq.broker.client.readers import find_time
-from omq.broker.client.stream_state import CREDIT_BYTES, Replay, StreamState
+from omq.broker.client.stream_state import CREDIT_BYTES, Replay, StreamState, encode_replay
 from omq.broker.errors import BrokerTimeout, TooLarge
 from omq.broker.protocol import (
     DEFAULT_ACK_TIMEOUT_S,
@@ -31,7 +31,7 @@ from omq.broker.protocol import (
     u64,
 )
 from omq.broker.start_time import start_time
-from omq.broker.types import Committed, DurableInfo, Record, Records, TopicInfo
+from omq.broker.types import Committed, DurableInfo, GroupInfo, Record, Records, TopicInfo
 from omq.socket_base import check_timeout, checked_count
 from omq.types import UNSET, Unset
 
@@ -92,6 +92,22 @@ class Calls(Generic[_Subscription, _Consumer]):
         """Deletes a durable subscription that no client has open; see `omq.broker.Client.delete_durable`."""
         named = check_name(topic).encode(), check_name(name, "a subscription's name").encode()
         await self._connection.ask(protocol.DELETE_DURABLE, named[0], named[1])
+
+    async def groups(self, topic: str) -> list[GroupInfo]:
+        """Returns the consumer groups of a broadcast topic; see `omq.broker.Client.groups`."""
+        answer = await self._connection.ask(protocol.GROUPS, check_name(topic).encode())
+        return [GroupInfo.read(one) for one in protocol.read_value(answer[0])]
+
+    async def seek_group(self, topic: str, name: str, replay: str | int | float | datetime) -> None:
+        """Moves a consumer group; see `omq.broker.Client.seek_group`."""
+        start = _check_replay(replay)
+        named = check_name(topic).encode(), check_name(name, "a group's name").encode()
+        await self._connection.ask(protocol.SEEK_GROUP, named[0], named[1], pack_json({"replay": encode_replay(start)}))
+
+    async def delete_group(self, topic: str, name: str) -> None:
+        """Deletes a consumer group without consumers; see `omq.broker.Client.delete_group`."""
+        named = check_name(topic).encode(), check_name(name, "a group's name").encode()
+        await self._connection.ask(protocol.DELETE_GROUP, named[0], named[1])
 
     # ------------------------------------------------------------------ publishing
 
@@ -244,9 +260,20 @@ class Calls(Generic[_Subscription, _Consumer]):
         )
 
     async def consume(
-        self, topic: str, *, ack_timeout: float = DEFAULT_ACK_TIMEOUT_S, credit: int = DEFAULT_PREFETCH
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        replay: str | int | float | datetime | None = None,
+        ack_timeout: float = DEFAULT_ACK_TIMEOUT_S,
+        credit: int = DEFAULT_PREFETCH,
     ) -> _Consumer:
-        """Adds a consumer to a round-robin topic; see `omq.broker.Client.consume`."""
+        """Adds a consumer to a round-robin topic or a consumer group; see `omq.broker.Client.consume`."""
+        start = None if replay is None else _check_replay(replay)
+        if group is not None:
+            check_name(group, "a group's name")
+        elif replay is not None:
+            raise ValueError(f"replay={replay!r:.80}: needs a group; a round-robin topic has no other start")
         allowed = f"must be {MIN_ACK_TIMEOUT_S} to {MAX_ACK_TIMEOUT_S:.0f} seconds"
         if isinstance(ack_timeout, bool) or not isinstance(ack_timeout, int | float):
             raise TypeError(f"ack_timeout={ack_timeout!r:.80}: {allowed}, not {type(ack_timeout).__name__}")
@@ -254,7 +281,7 @@ class Calls(Generic[_Subscription, _Consumer]):
             raise ValueError(f"ack_timeout={ack_timeout!r:.80}: {allowed}")
         credit = checked_count("credit", credit)
         core = self._connection.core
-        return await self._open(lambda: core.consume(topic, ack_timeout, credit), self._make_consumer)
+        return await self._open(lambda: core.consume(topic, ack_timeout, credit, group, start), self._make_consumer)
 
     async def _open(
         self,

@@ -13,7 +13,7 @@ from omq.broker.client.stream_state import CREDIT_BYTES
 from omq.broker.client.streams import Consumer, Subscription
 from omq.broker.errors import BrokerError
 from omq.broker.protocol import DEFAULT_ACK_TIMEOUT_S, DEFAULT_PREFETCH
-from omq.broker.types import Columns, Committed, DurableInfo, Message, Record, Records, TopicInfo
+from omq.broker.types import Columns, Committed, DurableInfo, GroupInfo, Message, Record, Records, TopicInfo
 from omq.context import Context
 from omq.executor import run_blocking
 from omq.types import UNSET, Unset
@@ -154,6 +154,46 @@ class Client(ClosesAtExit):
             TopicError: The topic or the subscription does not exist, or a client has the subscription open.
         """
         run_blocking(lambda: self._calls.delete_durable(topic, name))
+
+    def groups(self, topic: str) -> list[GroupInfo]:
+        """Returns the consumer groups of a broadcast topic.
+
+        Args:
+            topic: The topic's name.
+
+        Raises:
+            TopicError: The topic does not exist.
+        """
+        return run_blocking(lambda: self._calls.groups(topic))
+
+    def seek_group(self, topic: str, name: str, replay: str | int | float | datetime) -> None:
+        """Moves a consumer group: all messages after a position become unacknowledged, and all others acknowledged.
+
+        Args:
+            topic: The topic's name.
+            name: The group's name.
+            replay: The position: `"latest"`, `"earliest"`, an id (the group gets the messages after this id), or a time
+                as in `subscribe`.
+
+        Raises:
+            TopicError: The topic or the group does not exist, the group has consumers, or *replay* is above the newest
+                id.
+            Overrun: The messages after *replay* are no longer kept.
+            ValueError: *replay* is not valid.
+        """
+        run_blocking(lambda: self._calls.seek_group(topic, name, replay))
+
+    def delete_group(self, topic: str, name: str) -> None:
+        """Deletes a consumer group that has no consumers.
+
+        Args:
+            topic: The topic's name.
+            name: The group's name.
+
+        Raises:
+            TopicError: The topic or the group does not exist, or the group has consumers.
+        """
+        run_blocking(lambda: self._calls.delete_group(topic, name))
 
     # ------------------------------------------------------------------ publishing
 
@@ -321,12 +361,22 @@ class Client(ClosesAtExit):
         )
 
     def consume(
-        self, topic: str, *, ack_timeout: float = DEFAULT_ACK_TIMEOUT_S, credit: int = DEFAULT_PREFETCH
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        replay: str | int | float | datetime | None = None,
+        ack_timeout: float = DEFAULT_ACK_TIMEOUT_S,
+        credit: int = DEFAULT_PREFETCH,
     ) -> Consumer:
-        """Adds a consumer to a round-robin topic, and returns once the broker has confirmed it.
+        """Adds a consumer to a round-robin topic or to a consumer group, and returns once the broker has confirmed it.
 
         Args:
             topic: The topic's name.
+            group: The name of a consumer group of a broadcast topic; `None` for a round-robin topic. The members of a
+                group share the messages, each goes to one of them. The group exists from its first consumer until
+                `delete_group`; the topic keeps its messages for others, as its settings say.
+            replay: The start of a group that does not exist yet, as in `subscribe`. `None` is `"latest"`.
             ack_timeout: Seconds after which a message without an ack is redelivered. They count from the delivery, and
                 restart with each ack of an earlier delivery: a consumer that works in order has them for each message.
             credit: The prefetch: messages that may be in flight, 1 or more; values above 1,048,576 count as 1,048,576.
@@ -334,11 +384,16 @@ class Client(ClosesAtExit):
                 flight (`max_deliveries`).
 
         Raises:
-            TopicError: The topic does not exist, or is not a round-robin topic.
-            ValueError: *ack_timeout* or *credit* is not valid.
+            TopicError: The topic does not exist, is a broadcast topic and *group* is `None`, or is a round-robin topic
+                and *group* is given; or *replay* is above the newest id.
+            Overrun: The messages after *replay* are no longer kept.
+            Damaged: The acks of the group are damaged: `seek_group` starts over.
+            ValueError: *replay*, *ack_timeout* or *credit* is not valid, or *replay* is given without *group*.
             TypeError: *ack_timeout* is not a number, or *credit* is not a whole number.
         """
-        return run_blocking(lambda: self._calls.consume(topic, ack_timeout=ack_timeout, credit=credit))
+        return run_blocking(
+            lambda: self._calls.consume(topic, group=group, replay=replay, ack_timeout=ack_timeout, credit=credit)
+        )
 
     def read(
         self,

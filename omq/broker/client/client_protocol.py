@@ -61,9 +61,15 @@ _ANSWERS: Final = {
     protocol.DURABLES: protocol.DURABLES,
     protocol.DELETE_DURABLE: protocol.DURABLE_DELETED,
     protocol.REACK: protocol.REACKED,
+    protocol.REACK_GROUP: protocol.REACKED,
+    protocol.GROUPS: protocol.GROUPS,
+    protocol.SEEK_GROUP: protocol.GROUP_MOVED,
+    protocol.DELETE_GROUP: protocol.GROUP_DELETED,
 }
+#: Commands that repeat acknowledgements.
+_REACKING: Final = {protocol.REACK, protocol.REACK_GROUP}
 #: Commands that remove something: a repetition that finds nothing means that the first one succeeded.
-_REMOVING: Final = {protocol.DELETE, protocol.DELETE_DURABLE}
+_REMOVING: Final = {protocol.DELETE, protocol.DELETE_DURABLE, protocol.DELETE_GROUP}
 #: Unconfirmed acknowledgements of a consumer after which the client flushes, to bound its memory.
 _MAX_UNCONFIRMED_ACKS: Final = 16_384
 #: Requests that the broker may keep until there is room for what they publish.
@@ -310,7 +316,7 @@ class ClientProtocol:
         self._reack_all()
         for request in [one for one in self._requests.values() if one.done]:
             self._drop(request)
-        waiting = [one for one in self._requests.values() if one.command not in (protocol.HELLO, protocol.REACK)]
+        waiting = [one for one in self._requests.values() if one.command not in {protocol.HELLO, *_REACKING}]
         for stream in self._streams.values():
             if stream.began and not stream.ended:
                 self._begin(stream)
@@ -470,9 +476,11 @@ class ClientProtocol:
         stream = SubscriptionState(self._tag(), protocol.check_name(topic), replay, name, credit, take_over)
         return stream, self._open(stream)
 
-    def consume(self, topic: str, ack_timeout: float, credit: int) -> tuple[ConsumerState, PendingRequest]:
-        """Adds a consumer to a round-robin topic; raises as `subscribe`."""
-        stream = ConsumerState(self._tag(), protocol.check_name(topic), ack_timeout, credit)
+    def consume(
+        self, topic: str, ack_timeout: float, credit: int, group: str | None = None, replay: Replay | None = None
+    ) -> tuple[ConsumerState, PendingRequest]:
+        """Adds a consumer; see `omq.broker.Client.consume`. Raises as `subscribe`."""
+        stream = ConsumerState(self._tag(), protocol.check_name(topic), ack_timeout, credit, group, replay)
         return stream, self._open(stream)
 
     def take_block(self, stream: StreamState) -> Block | None:
@@ -564,14 +572,16 @@ class ClientProtocol:
         """Acknowledges deliveries of an earlier connection, which the broker has requeued."""
         self._changed = True
         if self.state is State.UP:
-            self._reack(stream.topic, stream.topic_id, ids)
+            self._reack(stream.topic, stream.topic_id, stream.group or "", ids)
         else:
             stream.unconfirmed += ids
 
-    def _reack(self, topic: str, topic_id: int, ids: Sequence[int]) -> None:
-        """Repeats acknowledgements by REACK; its answer confirms them."""
+    def _reack(self, topic: str, topic_id: int, group: str, ids: Sequence[int]) -> None:
+        """Repeats acknowledgements by REACK or REACK_GROUP; its answer confirms them."""
+        command = protocol.REACK_GROUP if group else protocol.REACK
+        names = [topic.encode(), u64(topic_id), *([group.encode()] if group else [])]
         for part in _parts(ids):
-            request = PendingRequest(protocol.REACK, self._tag(), (topic.encode(), u64(topic_id), part))
+            request = PendingRequest(command, self._tag(), (*names, part))
             self._reack_tags.add(request.tag)
             self._enter(request)
 
@@ -583,11 +593,11 @@ class ClientProtocol:
         for request in self._requests.values():
             acked += request.acked  # an answer in another connection does not confirm them
             request.acked = []
-        together: dict[tuple[str, int], list[int]] = {}
-        for topic, topic_id, ids in acked:
-            together.setdefault((topic, topic_id), []).extend(ids)
-        for (topic, topic_id), ids in together.items():
-            self._reack(topic, topic_id, ids)
+        together: dict[tuple[str, int, str], list[int]] = {}
+        for topic, topic_id, group, ids in acked:
+            together.setdefault((topic, topic_id, group), []).extend(ids)
+        for (topic, topic_id, group), ids in together.items():
+            self._reack(topic, topic_id, group, ids)
 
     def _take_unconfirmed(self) -> list[Acked]:
         for stream in self._streams.values():
@@ -601,7 +611,7 @@ class ClientProtocol:
         self._unconfirmed.clear()
         for request in list(self._requests.values()):
             request.acked = []
-            if request.command == protocol.REACK:
+            if request.command in _REACKING:
                 self._finish(request, [])
 
     def _abandon(self, request: PendingRequest) -> None:

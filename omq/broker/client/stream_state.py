@@ -26,8 +26,8 @@ _MAX_ACK_BATCH: Final = 256  #: The most acknowledgements in one message.
 #: arrived before, and `StreamState.first_session`.
 Block = tuple[bytes, bytes, bytes, int, int]
 
-#: Acknowledgements: the topic, its id, and the ids of messages.
-Acked = tuple[str, int, list[int]]
+#: Acknowledgements: the topic, its id, the consumer group (empty without one), and the ids of messages.
+Acked = tuple[str, int, str, list[int]]
 
 #: The start of a subscription: `"latest"`, `"earliest"`, an id or a time.
 Replay = str | int | StartTime
@@ -45,6 +45,11 @@ class LaterMessage(Message):
     __slots__ = ("store",)
 
     store: int
+
+
+def encode_replay(replay: Replay) -> str | int | dict[str, int]:
+    """Returns a start as it stands in the JSON of a request."""
+    return {"timestamp": replay.microseconds} if isinstance(replay, StartTime) else replay
 
 
 class StreamReader(Protocol):
@@ -207,9 +212,8 @@ class SubscriptionState(StreamState):
         credit = max(self.credit - self._queued_bytes, 1)
         # The broker resumes a durable subscription at its cursor. If it no longer has it, no message may be skipped.
         again = self.last if self.name is None else "earliest"
-        replay = again if self.began else self.replay
         argument: dict[str, Any] = {
-            "replay": {"timestamp": replay.microseconds} if isinstance(replay, StartTime) else replay,
+            "replay": again if self.began else encode_replay(self.replay),
             "name": self.name,
             "credit": credit,
         }
@@ -262,10 +266,11 @@ class SubscriptionState(StreamState):
 
 
 class ConsumerState(StreamState):
-    """The state of a consumer of a round-robin topic.
+    """The state of a consumer of a round-robin topic, or of a consumer group of a broadcast topic.
 
     Attributes:
         ack_timeout: Seconds after which a message without an ack is redelivered.
+        group: The name of the group; `None` for a round-robin topic.
         unsent_acks: The ids acknowledged in this connection whose acknowledgements were not sent.
         unconfirmed: The acknowledged ids that no flush has confirmed as durable.
         ack_batch: The number of unsent acknowledgements at which they are sent.
@@ -273,9 +278,19 @@ class ConsumerState(StreamState):
 
     command = protocol.CONSUME
 
-    def __init__(self, tag: bytes, topic: str, ack_timeout: float, credit: int) -> None:
+    def __init__(
+        self,
+        tag: bytes,
+        topic: str,
+        ack_timeout: float,
+        credit: int,
+        group: str | None = None,
+        replay: Replay | None = None,
+    ) -> None:
         super().__init__(tag, topic, min(credit, protocol.MAX_PREFETCH))
         self.ack_timeout = ack_timeout
+        self.group = group
+        self._replay = "latest" if replay is None else replay
         # Recent acknowledgements. The broker may redeliver such messages before it receives the ack, but no more of
         # them than the credit.
         self._recent_acks: OrderedDict[int, None] = OrderedDict()
@@ -284,7 +299,11 @@ class ConsumerState(StreamState):
         self.ack_batch = max(1, min(self.credit // 4, _MAX_ACK_BATCH))
 
     def begin(self) -> dict[str, Any]:
-        return {"ack_timeout": self.ack_timeout, "credit": self.credit}
+        argument: dict[str, Any] = {"ack_timeout": self.ack_timeout, "credit": self.credit}
+        if self.group is not None:
+            # If the broker no longer has the group, no message may be skipped.
+            argument |= {"group": self.group, "replay": "earliest" if self.began else encode_replay(self._replay)}
+        return argument
 
     def handle_started(self, answer: dict[str, Any]) -> list[list[bytes]]:
         self.resumed, self.began, self.in_force = self.began, True, True
@@ -329,7 +348,7 @@ class ConsumerState(StreamState):
     def take_unconfirmed(self) -> list[Acked]:
         """Removes and returns the acknowledgements that are not confirmed as durable."""
         ids, self.unconfirmed = self.unconfirmed, []
-        return [(self.topic, self.topic_id, ids)] if ids else []
+        return [(self.topic, self.topic_id, self.group or "", ids)] if ids else []
 
     def undelivered_ids(self, session: int) -> list[int]:
         """Drops the deliveries of this connection that no caller has received; returns their ids."""

@@ -1,16 +1,19 @@
-"""Broadcast topics: every subscriber gets every message."""
+"""Broadcast topics: every subscriber gets every message, and so does every consumer group."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final, Literal
 
 from omq._core.blocks import read_header
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.sink import Sink
-from omq.broker.core.stats import CursorStats, SubscriptionStats
+from omq.broker.core.stats import CursorStats, GroupStats, SubscriptionStats
 from omq.broker.core.topic import Topic, TopicScheduler
+from omq.broker.core.topic_queue import DeadLetters, TopicQueue
 from omq.broker.errors import (
     BrokerError,
     BrokerFailed,
@@ -21,11 +24,12 @@ from omq.broker.errors import (
     TopicError,
     broker_error,
 )
+from omq.broker.protocol import check_name
 from omq.broker.start_time import StartTime, describe_time, overrun_since
 from omq.store.async_store import AsyncStore
 from omq.store.clock import wall
 from omq.store.errors import DamagedError, Gone, OutOfSpace, StoreError
-from omq.store.interface import DeleteCursor, SetCursor, TopicState, Trim, Write
+from omq.store.interface import Acknowledge, DeleteCursor, DeleteGroup, SetCursor, SetGroup, TopicState, Trim, Write
 from omq.workqueue.dispatcher import TURN_BYTES
 from omq.workqueue.queue import MIN_BLOCK_BYTES
 
@@ -95,12 +99,24 @@ class TopicSubscription:
 
 
 class BroadcastTopic(Topic):
-    """A topic whose subscribers all get every message. It stores the positions of durable subscriptions."""
+    """A topic whose subscribers and consumer groups all get every message.
+
+    It stores the cursors of durable subscriptions and the acks of groups.
+
+    Attributes:
+        groups: The work queues of the consumer groups by name.
+    """
 
     delivery: Literal["broadcast", "round-robin"] = "broadcast"
 
     def __init__(
-        self, state: TopicState, store: AsyncStore, scheduler: TopicScheduler, cursors: dict[str, int]
+        self,
+        state: TopicState,
+        store: AsyncStore,
+        scheduler: TopicScheduler,
+        cursors: dict[str, int],
+        dead_letters: DeadLetters,
+        groups: Iterable[str] = (),
     ) -> None:
         super().__init__(state, store, scheduler)
         self._subscriptions: dict[TopicSubscription, None] = {}
@@ -110,6 +126,15 @@ class BroadcastTopic(Topic):
         self._holders: dict[str, TopicSubscription] = {}
         self._dirty: dict[str, int] = {}
         self._unconfirmed: set[str] = set()  # names whose first position is not durable yet
+        self._dead_letters = dead_letters
+        self.groups: dict[str, TopicQueue] = {}
+        self._damaged_groups: dict[str, DamagedError] = {}
+        self._changing: dict[str, asyncio.Future[None]] = {}  # groups that are created, moved or deleted
+        self._ready_groups: dict[TopicQueue, None] = {}  # in the order of their turns
+        self._dirty_groups: dict[str, None] = {}
+        self._groups_first = state.first  # the oldest id, as far as the groups know
+        for group in groups:
+            self._add_group(group, state)
         #: The durable subscription of `retain_for`; it exists as long as the topic does.
         self._retained_for: str | None = self.settings.get("retain_for")
         if self._retained_for is not None:
@@ -206,7 +231,7 @@ class BroadcastTopic(Topic):
 
     @property
     def readers(self) -> int:
-        return len(self._subscriptions)
+        return len(self._subscriptions) + sum(len(group.consumers) for group in self.groups.values())
 
     def remove(self, subscription: TopicSubscription) -> None:
         """Removes a subscription that has ended."""
@@ -220,11 +245,20 @@ class BroadcastTopic(Topic):
     def end(self, error: BrokerError | None) -> None:
         for subscription in tuple(self._subscriptions):
             self._end(subscription, error)
+        for group in self.groups.values():
+            group.end(error)
+
+    async def close(self) -> None:
+        await super().close()
+        for group in self.groups.values():
+            await group.queue.close()
 
     def revoke_access(self, permissions: Permissions) -> None:
         for subscription in tuple(self._subscriptions):
             if not permissions.allows(subscription.sink.user, "subscribe", self.name):
                 self._end(subscription, PermissionDenied(f"the permission to subscribe to {self.name!r} was revoked"))
+        for group in self.groups.values():
+            group.revoke_access(permissions)
 
     def _end(self, subscription: TopicSubscription, error: BrokerError | None) -> None:
         subscription.end()
@@ -238,6 +272,9 @@ class BroadcastTopic(Topic):
     def grown(self, last: int) -> None:
         if self._subscriptions and last > self.readable:
             self._ready.update(self._subscriptions)
+        for group in self.groups.values():
+            group.queue.grown(last)
+            group.wake()
         super().grown(last)
 
     def schedule(self, subscription: TopicSubscription) -> None:
@@ -255,7 +292,13 @@ class BroadcastTopic(Topic):
                     if one in self._ready:  # after those that have not had their turn
                         del self._ready[one]
                         self._ready[one] = None
-        return bool(self._ready)
+        if self._ready_groups:
+            group_queue = next(iter(self._ready_groups))
+            del self._ready_groups[group_queue]
+            self._expire_groups()
+            if group_queue.pump():
+                self._ready_groups[group_queue] = None  # after the others
+        return bool(self._ready or self._ready_groups)
 
     def _next_group(self) -> list[TopicSubscription]:
         """Returns the ready subscriptions at the position of the first one: they share one read and one check."""
@@ -333,6 +376,10 @@ class BroadcastTopic(Topic):
         dirty, self._dirty = self._dirty, {}
         for name, position in dirty.items():
             self._submit_save(SetCursor(self.id, name, position))
+        dirty_groups, self._dirty_groups = self._dirty_groups, {}
+        for name in dirty_groups:
+            if (group := self.groups.get(name)) is not None and (write := group.queue.unsaved()) is not None:
+                self._submit_save(write)
 
     def _on_saved(self, write: Write) -> None:
         if write.error is None and isinstance(write, SetCursor):
@@ -342,6 +389,11 @@ class BroadcastTopic(Topic):
         super()._on_saved(write)
 
     def _restore_unsaved(self, write: Write) -> None:
+        if isinstance(write, Acknowledge):
+            if (group := self.groups.get(write.group)) is not None:
+                group.queue.take_back(write)
+                self._dirty_groups[write.group] = None
+            return
         assert isinstance(write, SetCursor)
         if write.name in self._cursors:
             self._dirty.setdefault(write.name, self._cursors[write.name])
@@ -381,7 +433,175 @@ class BroadcastTopic(Topic):
             self.touch()
             raise
 
+    # ------------------------------------------------------------------ consumer groups
+
+    def group(self, name: str) -> TopicQueue:
+        """Returns the work queue of a group.
+
+        Raises:
+            TopicError: There is no such group, or it is being deleted or moved.
+            Damaged: The acks of the group are damaged.
+        """
+        group = self.groups.get(name)
+        if group is None or group.ended:
+            if name in self._damaged_groups:
+                raise Damaged(
+                    f"the acks of group {name!r} of {self.name!r} are damaged: {self._damaged_groups[name]}; "
+                    "seek the group, or delete it, to start over"
+                )
+            raise TopicError(f"topic {self.name!r} has no consumer group {name!r}")
+        return group
+
+    def has_group(self, name: str) -> bool:
+        """Returns whether a group exists, its acks may be damaged, and does not change now."""
+        return name not in self._changing and (name in self.groups or name in self._damaged_groups)
+
+    async def make_group(self, name: str, replay: str | int | StartTime) -> None:
+        """Creates a group if it does not exist.
+
+        Args:
+            name: Its name.
+            replay: The start: `"latest"`, `"earliest"`, the id after which the group starts, or a time.
+
+        Raises:
+            TopicError: The name is not valid, or the id is above the newest one.
+            Overrun: The messages after the id are no longer kept.
+        """
+        check_name(name, "a group's name")
+        while (change := self._changing.get(name)) is not None:
+            await change
+        if name not in self.groups and name not in self._damaged_groups:
+            await self._set_group(name, self._start_position(replay, restarts=False)[0])
+            log.info("topic %r: group %r was created", self.name, name)
+
+    async def seek_group(self, name: str, replay: str | int | StartTime) -> None:
+        """Moves a group: all messages after a position become unacknowledged, and all others acknowledged.
+
+        Args:
+            name: Its name.
+            replay: The position, as in `make_group`.
+
+        Raises:
+            TopicError: There is no such group, it has consumers, or the id is above the newest one.
+            Overrun: The messages after the id are no longer kept.
+        """
+        await self._check_unused(name, "moved")
+        position = self._start_position(replay, restarts=False)[0]
+        await self._set_group(name, position)
+        log.info("topic %r: group %r was moved to id %d", self.name, name, position)
+
+    async def delete_group(self, name: str) -> None:
+        """Deletes a group.
+
+        Raises:
+            TopicError: There is no such group, or it has consumers.
+        """
+        await self._check_unused(name, "deleted")
+        async with self._change(name):
+            await self._store.do(DeleteGroup(self.id, name))
+            self.groups.pop(name, None)
+            self._damaged_groups.pop(name, None)
+        log.info("topic %r: group %r was deleted", self.name, name)
+
+    async def _check_unused(self, name: str, change: str) -> None:
+        while (busy := self._changing.get(name)) is not None:
+            await busy
+        if name in self._damaged_groups:
+            return
+        if consumers := len(self.group(name).consumers):
+            raise TopicError(
+                f"group {name!r} of topic {self.name!r} has {consumers} consumers and cannot be {change}; "
+                "close them first"
+            )
+
+    @contextlib.asynccontextmanager
+    async def _change(self, name: str) -> AsyncIterator[None]:
+        """Keeps consumers and other changes from a group, and ends its queue; restores it if the change fails."""
+        change = self._changing[name] = asyncio.get_running_loop().create_future()
+        group = self.groups.get(name)
+        try:
+            if group is not None:
+                group.ended = True
+                await group.queue.close()
+                await self._flushed()  # no earlier ack may be stored after the change
+            yield
+        except BaseException:
+            if group is not None:
+                group.ended = False
+            raise
+        finally:
+            del self._changing[name]
+            change.set_result(None)
+            self.touch()
+
+    async def _flushed(self) -> None:
+        """Waits until all acks so far are stored; raises the error if one cannot be."""
+        stored = asyncio.get_running_loop().create_future()
+        self.flush(stored.set_result)
+        if (error := await stored) is not None:
+            raise error
+
+    async def _set_group(self, name: str, position: int) -> None:
+        async with self._change(name):
+            await self._store.do(SetGroup(self.id, name, position))
+            self._damaged_groups.pop(name, None)
+            self._add_group(name, self.state())
+
+    def _add_group(self, name: str, state: TopicState) -> None:
+        """Opens a group that the store has."""
+        group: TopicQueue
+
+        def wake() -> None:
+            self._ready_groups[group] = None
+            self._scheduler.ready(self)
+
+        def changed() -> None:
+            self._dirty_groups[name] = None
+            self._schedule_save()
+
+        try:
+            group = TopicQueue(
+                self,
+                self._store,
+                state,
+                self._dead_letters,
+                wake=wake,
+                changed=changed,
+                later=self._scheduler.later,
+                group=name,
+            )
+        except DamagedError as error:
+            log.error("topic %r: the acks of group %r are damaged: %s", self.name, name, error)
+            self._damaged_groups[name] = error
+        else:
+            group.queue.grown(self.readable)
+            self.groups[name] = group
+
+    def _expire_groups(self) -> None:
+        """Drops the messages from all groups that retention has dropped from the topic."""
+        first = self.state().first
+        if first > self._groups_first:
+            self._groups_first = first
+            for group in self.groups.values():
+                group.expire(first, "were dropped by retention")
+
+    @property
+    def expired(self) -> int:  # type: ignore[override]
+        """The number of messages that retention has dropped before groups had finished them."""
+        return sum(group.expired for group in self.groups.values())
+
     # ------------------------------------------------------------------ statistics
+
+    def group_stats(self) -> list[GroupStats]:
+        return [
+            {
+                "name": name,
+                "lag": group.unfinished(self.last),
+                "in_flight": group.in_flight,
+                "consumers": len(group.consumers),
+            }
+            for name, group in sorted(self.groups.items())
+        ]
 
     def durables(self) -> list[CursorStats]:
         lag = self._lag_counter()

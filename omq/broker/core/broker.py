@@ -111,9 +111,9 @@ class Broker:
         await self.store.open(self._open)
         for finding in self.store.store.findings:
             log.warning("store %s: %s", self._directory, finding)
-        names = self.store.store.all_cursors()
+        cursors, groups = self.store.store.all_cursors(), self.store.store.all_groups()
         for state in self.store.store.topics():
-            self._add(state, names.get(state.id))
+            self._add(state, cursors.get(state.id), groups.get(state.id, ()))
 
     def _open(self, notify: Notify, appended: Appended) -> Store:
         if self._directory is None:
@@ -150,10 +150,10 @@ class Broker:
 
     # ------------------------------------------------------------------ topics
 
-    def _add(self, state: TopicState, names: dict[str, int] | None = None) -> Topic:
+    def _add(self, state: TopicState, cursors: dict[str, int] | None = None, groups: Iterable[str] = ()) -> Topic:
         topic: Topic
         if state.delivery == "broadcast":
-            topic = BroadcastTopic(state, self.store, self, names or {})
+            topic = BroadcastTopic(state, self.store, self, cursors or {}, self, groups)
         else:
             topic = RoundRobinTopic(state, self.store, self, self)
         self.topics[state.name] = self._by_id[state.id] = topic
@@ -254,7 +254,7 @@ class Broker:
         """Returns a topic by its id; `None` if it does not exist."""
         return self._by_id.get(id)
 
-    async def dead_letter(self, topic: RoundRobinTopic) -> int:
+    async def dead_letter(self, topic: Topic) -> int:
         """Returns the id of a topic's dead-letter topic, and creates that if it does not exist."""
         name = topic.dead_letter or default_dead_letter(topic.name)
         found = self.topics.get(name)
@@ -265,7 +265,7 @@ class Broker:
     def _target_of(self, name: str) -> str | None:
         """Returns the dead-letter topic of a topic that exists or is being created or deleted."""
         topic = self.topics.get(name)
-        return topic.dead_letter if isinstance(topic, RoundRobinTopic) else self._pending_targets.get(name)
+        return self._pending_targets.get(name) if topic is None else topic.dead_letter
 
     def set_permissions(self, permissions: Iterable[Permission]) -> None:
         """Replaces the permissions, and ends the readers that the new ones do not allow."""
@@ -355,20 +355,29 @@ class Broker:
         *,
         ack_timeout: float = DEFAULT_ACK_TIMEOUT_S,
         credit: int = DEFAULT_PREFETCH,
+        group: str | None = None,
     ) -> TopicConsumer:
-        """Adds a consumer to a round-robin topic.
+        """Adds a consumer to a round-robin topic, or to a consumer group of a broadcast topic.
 
         Args:
             topic: The topic.
             sink: Receives the messages.
             ack_timeout: Seconds until an unacknowledged message is delivered again.
             credit: The messages that may be in flight.
+            group: The name of the group, which exists (`BroadcastTopic.make_group`); `None` in a round-robin topic.
 
         Raises:
-            TopicError: It is a broadcast topic.
+            TopicError: It is a broadcast topic and *group* is `None`, or a round-robin topic and *group* is given, or
+                there is no such group.
+            Damaged: The acks of the group are damaged.
         """
-        if not isinstance(topic, RoundRobinTopic):
-            raise TopicError(f"{topic.name!r} is a broadcast topic: subscribe to it")
+        if isinstance(topic, BroadcastTopic):
+            if group is None:
+                raise TopicError(f"{topic.name!r} is a broadcast topic: subscribe to it, or consume it with a group")
+            return topic.group(group).consume(sink, ack_timeout, credit)
+        if group is not None:
+            raise TopicError(f"group={group!r:.80}: {topic.name!r} is a round-robin topic, which has no groups")
+        assert isinstance(topic, RoundRobinTopic)
         return topic.consume(sink, ack_timeout, credit)
 
     # ------------------------------------------------------------------ turns

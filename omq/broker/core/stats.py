@@ -13,7 +13,7 @@ class SubscriptionStats(TypedDict):
 
     kind: Literal["subscriber", "consumer"]
     listener: Literal["zmtp", "sexp"]
-    name: str | None  # of the durable subscription
+    name: str | None  # of the durable subscription or the consumer group
     user: str | None  # None without a mechanism that identifies users
     peer: str  # the address of the client
     position: int  # the last id that was sent
@@ -28,6 +28,15 @@ class CursorStats(TypedDict):
     position: int
     lag: int  # messages after the position
     held: bool  # a subscription with this name is open
+
+
+class GroupStats(TypedDict):
+    """One consumer group."""
+
+    name: str
+    lag: int  # messages that are not acknowledged by the group
+    in_flight: int  # those of them that consumers have
+    consumers: int
 
 
 class TopicStats(TypedDict):
@@ -52,9 +61,10 @@ class TopicStats(TypedDict):
     rejected: int  # messages rejected because the topic was full (counter)
     blocked: int  # messages whose publishers wait for room in the topic
     dropped: int  # round robin, overflow drop-oldest: unacknowledged messages moved to the dead letters (counter)
-    expired: int  # round robin: unacknowledged messages dropped by max_age (counter)
+    expired: int  # unacknowledged messages of a work queue or a group that retention has dropped (counter)
     subscriptions: list[SubscriptionStats]
     names: list[CursorStats]
+    groups: list[GroupStats]
 
 
 class EnvironmentStats(TypedDict):

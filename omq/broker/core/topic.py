@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import ClassVar, Final, Literal, NamedTuple, Protocol
 
 from omq.broker.core.permissions import Permissions
-from omq.broker.core.stats import CursorStats, SubscriptionStats, TopicStats
+from omq.broker.core.stats import CursorStats, GroupStats, SubscriptionStats, TopicStats
 from omq.broker.errors import (
     BrokerError,
     BrokerFailed,
@@ -23,7 +23,7 @@ from omq.broker.errors import (
     broker_error,
 )
 from omq.broker.protocol import pack_json
-from omq.broker.settings import overflow_of
+from omq.broker.settings import dead_letter_of, overflow_of
 from omq.serving.rate_limit import RateLimit
 from omq.store.async_store import AsyncStore
 from omq.store.clock import wall
@@ -113,6 +113,7 @@ class Topic:
         last: The newest id.
         readable: The newest id that can be read; it may be lower than `last`.
         deleted: The topic was deleted or is being deleted.
+        dead_letter: The name of its dead-letter topic; `None` for none.
         admission: Admits publications to a bounded topic; `None` admits everything.
     """
 
@@ -123,6 +124,7 @@ class Topic:
         self.name = state.name
         self.persistence = state.persistence
         self.settings = dict(state.settings)
+        self.dead_letter = dead_letter_of(self.name, self.delivery, self.settings)
         self.last = self.readable = state.last
         self.deleted = False
         self.published = self.published_bytes = 0
@@ -371,6 +373,10 @@ class Topic:
         """Returns the durable subscriptions."""
         return []
 
+    def group_stats(self) -> list[GroupStats]:
+        """Returns the consumer groups."""
+        return []
+
     def subscriptions(self) -> list[SubscriptionStats]:
         """Returns the open subscriptions or consumers."""
         raise NotImplementedError
@@ -422,6 +428,7 @@ class Topic:
             "expired": self.expired,
             "subscriptions": self.subscriptions(),
             "names": self.durables(),
+            "groups": self.group_stats(),
         }
 
     backlog = 0

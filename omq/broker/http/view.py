@@ -86,10 +86,11 @@ def _broker(stats: BrokerStats, rates: Rates, by_id: Mapping[int, TopicRates]) -
 
 
 def lag_of(topic: TopicStats) -> int:
-    """Returns the lag of a topic's slowest subscription, open or durable; for a work queue its backlog."""
+    """Returns the lag of a topic's slowest subscription or consumer group; for a work queue its backlog."""
     if topic["delivery"] == "round-robin":
         return topic["backlog"]
     lags = [reader["lag"] for reader in topic["subscriptions"]] + [position["lag"] for position in topic["names"]]
+    lags += [group["lag"] for group in topic["groups"]]
     return max(lags, default=0)
 
 

@@ -18,6 +18,7 @@ from omq.broker.core.broker import Broker
 from omq.broker.core.round_robin import RoundRobinTopic
 from omq.broker.core.topic import Topic, check_waiting
 from omq.broker.core.topic_consumer import TopicConsumer
+from omq.broker.core.topic_queue import TopicQueue
 from omq.broker.errors import (
     BrokerError,
     BrokerFailed,
@@ -255,6 +256,7 @@ class ClientSession:
         self._unanswered_bytes = 0  # of publications
         self._publishing: Counter[bytes] = Counter()  # unanswered publications and commits, by tag
         self._cancelled: set[bytes] = set()  # tags of publications that the client has cancelled
+        self._opening: set[bytes] = set()  # tags of consumers whose group is being created
         self._busy_order = BusyRetryOrder()
         self._unflushed: dict[Topic, None] = {}  # topics that FLUSH waits for
         self._tasks = 0
@@ -340,6 +342,7 @@ class ClientSession:
     def end(self, error: BrokerError | None = None) -> None:
         """Ends the session: requeues its messages in flight, and sends *error* for each tag, if there is one."""
         held, self.tags = self.tags, {}
+        self._opening.clear()
         for one in held.values():
             one.end()
         for tag in held:
@@ -380,7 +383,7 @@ class ClientSession:
         """Checks that a new subscription or consumer may have this tag."""
         if self._client is None:
             raise WrongState(f"HELLO must come before {command}")
-        if tag in self.tags:
+        if tag in self.tags or tag in self._opening:
             raise WrongState(f"the tag {tag!r} is in use; its subscription or consumer ends, too")
         if len(self.tags) >= _MAX_TAGS:
             raise Busy(
@@ -703,12 +706,34 @@ class ClientSession:
         if not p.MIN_ACK_TIMEOUT_S <= timeout <= p.MAX_ACK_TIMEOUT_S:
             allowed = f"{p.MIN_ACK_TIMEOUT_S} to {p.MAX_ACK_TIMEOUT_S:.0f} seconds"
             raise SyntaxFault(f"ack_timeout={timeout!r:.40}: must be {allowed}")
-        sink = ConsumerSink(self, tag, topic)
-        sink.reader = self.broker.consume(topic, sink, ack_timeout=float(timeout), credit=credit)
-        self.tags[tag] = sink
-        self._track(topic)
-        self.put((p.CONSUMING, tag, p.pack_json({"topic_id": topic.id})))
-        sink.started = True
+        group = arguments.get("group")
+        if group is not None and not isinstance(group, str):
+            raise SyntaxFault(f"group={group!r:.40}: must be a string or null")
+        replay = _read_replay(arguments.get("replay", "latest"))
+
+        def start() -> None:
+            sink = ConsumerSink(self, tag, topic)
+            sink.reader = self.broker.consume(topic, sink, ack_timeout=float(timeout), credit=credit, group=group)
+            self.tags[tag] = sink
+            self._track(topic)
+            self.put((p.CONSUMING, tag, p.pack_json({"topic_id": topic.id})))
+            sink.started = True
+
+        async def start_after_creation(topic: BroadcastTopic, group: str) -> None:
+            try:
+                while not topic.has_group(group):
+                    await topic.make_group(group, replay)
+            finally:
+                opening = tag in self._opening  # otherwise the client has cancelled it, or the session has ended
+                self._opening.discard(tag)
+            if opening:
+                start()
+
+        if isinstance(topic, BroadcastTopic) and group is not None and not topic.has_group(group):
+            self._run(tag, start_after_creation(topic, group))
+            self._opening.add(tag)
+        else:
+            start()
 
     def _credit(self, tag: bytes, message: list[bytes]) -> None:
         more = p.number(message[2], "the credit")
@@ -761,16 +786,29 @@ class ClientSession:
         topic_id, ranges = p.number(message[3], "the topic's id"), p.ranges(message[4:])
         if topic.id != topic_id or not isinstance(topic, RoundRobinTopic):
             raise TopicError(f"{topic.name!r} is not a round-robin topic with the id {topic_id}")
+        self._ack_late(tag, topic, topic.work, ranges)
+
+    def _reack_group(self, tag: bytes, message: list[bytes]) -> None:
+        """Does the same for a consumer group."""
+        if self._client is None:
+            raise WrongState("HELLO must come before REACK_GROUP")
+        topic = self.topic(message[2], "consume")
+        topic_id, ranges = p.number(message[3], "the topic's id"), p.ranges(message[5:])
+        if topic.id != topic_id or not isinstance(topic, BroadcastTopic):
+            raise TopicError(f"{topic.name!r} is not a broadcast topic with the id {topic_id}")
+        self._ack_late(tag, topic, topic.group(_group_name(message[4])), ranges)
+
+    def _ack_late(self, tag: bytes, topic: Topic, work: TopicQueue, ranges: list[tuple[int, int]]) -> None:
         for held in self.tags.values():
-            if isinstance(held, ConsumerSink) and held.topic is topic:
+            if isinstance(held, ConsumerSink) and held.reader in work.consumers:
                 held.reader.ack(ranges)
         for first, last in ranges:
-            topic.ack_late(first, last)
-
+            work.ack_late(first, last)
         topic.flush(lambda error: self._answer(tag, error, p.REACKED, tag))
 
     def _cancel(self, tag: bytes, _: list[bytes]) -> None:
         held = self.tags.pop(tag, None)
+        self._opening.discard(tag)
         if held is not None:
             held.end()
         elif tag in self._publishing:
@@ -881,6 +919,29 @@ class ClientSession:
             raise TopicError(f"{topic.name!r} is a round-robin topic: it has no durable subscriptions")
         self._run(tag, topic.delete_durable(name), p.DURABLE_DELETED)
 
+    def _groups(self, tag: bytes, message: list[bytes]) -> None:
+        """Sends the consumer groups of a topic."""
+        topic = self.topic(message[2], "consume")
+        self.put((p.GROUPS, tag, p.pack_json(topic.group_stats())))
+
+    def _seek_group(self, tag: bytes, message: list[bytes]) -> None:
+        """Moves a consumer group."""
+        topic = self._broadcast_topic(message[2])
+        replay = _read_replay(p.json_object(message, 4).get("replay"))
+        self._run(tag, topic.seek_group(_group_name(message[3]), replay), p.GROUP_MOVED)
+
+    def _delete_group(self, tag: bytes, message: list[bytes]) -> None:
+        """Deletes a consumer group."""
+        topic = self._broadcast_topic(message[2])
+        self._run(tag, topic.delete_group(_group_name(message[3])), p.GROUP_DELETED)
+
+    def _broadcast_topic(self, part: bytes) -> BroadcastTopic:
+        """Returns the topic with the name in a part, which the client may consume and which may have groups."""
+        topic = self.topic(part, "consume")
+        if not isinstance(topic, BroadcastTopic):
+            raise TopicError(f"{topic.name!r} is a round-robin topic: it has no consumer groups")
+        return topic
+
     #: The method of a command, and the least and the most parts after its tag.
     _HANDLERS: ClassVar[dict[bytes, tuple[Callable[[ClientSession, bytes, list[bytes]], None], int, int]]] = {
         p.HELLO: (_hello, 1, 1),
@@ -902,6 +963,7 @@ class ClientSession:
         p.RETURN: (_return, 1, p.MAX_PARTS),
         p.PROGRESS: (_progress, 1, p.MAX_PARTS),
         p.REACK: (_reack, 3, p.MAX_PARTS),
+        p.REACK_GROUP: (_reack_group, 4, p.MAX_PARTS),
         p.READ: (_read, 4, 4),
         p.OFFSET_AFTER: (_offset_after, 4, 4),
         p.OFFSET_AT: (_offset_at, 2, 2),
@@ -910,4 +972,13 @@ class ClientSession:
         p.TOPICS: (_topics, 0, 1),
         p.DURABLES: (_durables, 1, 1),
         p.DELETE_DURABLE: (_delete_durable, 2, 2),
+        p.GROUPS: (_groups, 1, 1),
+        p.SEEK_GROUP: (_seek_group, 3, 3),
+        p.DELETE_GROUP: (_delete_group, 2, 2),
     }
+
+
+def _group_name(part: bytes) -> str:
+    if len(part) > p.MAX_NAME_BYTES:
+        raise TopicError(f"a group's name has {len(part)} bytes; at most {p.MAX_NAME_BYTES} are allowed")
+    return part.decode("utf-8", "replace")

@@ -18,10 +18,12 @@ from omq.store.interface import (
     Append,
     CommitStages,
     DeleteCursor,
+    DeleteGroup,
     DeleteTopic,
     MakeTopic,
     MoveToDeadLetter,
     SetCursor,
+    SetGroup,
     Stage,
     Trim,
     Write,
@@ -51,6 +53,7 @@ from omq.store.lmdb.layout import (
     THREE,
     TOPIC,
     TOPIC_NUMBER,
+    acks_key,
     block_header,
     block_key,
     block_prefix,
@@ -74,7 +77,7 @@ SEPARATE_COMMITS: Final = (
     "topics, and of transient topics separately"
 )
 #: The kinds of rows that belong to one topic.
-TOPIC_KINDS: Final = (b"b", b"n", b"d", b"p", b"w", b"s", b"r", b"o", b"q", b"j")
+TOPIC_KINDS: Final = (b"b", b"n", b"d", b"p", b"w", b"s", b"r", b"o", b"W", b"S", b"R", b"q", b"j")
 
 
 class Applier:
@@ -116,7 +119,8 @@ class Applier:
         self.appended_bytes = 0
         self.duplicates = 0
         self.has_async_appends = False
-        self._acked: set[StoredTopic] = set()  # topics whose ack set the current transaction has changed
+        #: The ack sets that the current transaction has changed, by topic and group.
+        self._acked: set[tuple[StoredTopic, str]] = set()
         self._reserve = reserve
         self._in_other_engine = in_other_engine
         self._producers = Producers()
@@ -140,6 +144,8 @@ class Applier:
             MoveToDeadLetter: self._move_to_dead_letter,
             SetCursor: self._set_cursor,
             DeleteCursor: self._delete_cursor,
+            SetGroup: self._set_group,
+            DeleteGroup: self._delete_group,
             Stage: self._stage,
             CommitStages: self._commit,
             AbortStage: self._abort,
@@ -179,8 +185,9 @@ class Applier:
             left = self._retain(topic, left)
             key = topic_key(b"n", topic.id)
             self._transaction.put(key, with_checksum(key, THREE.pack(topic.first, topic.last, topic.bytes)))
-            if topic in self._acked and topic.ack_set is not None:
-                consumer_rows.put_ack_set(self._transaction, topic.id, topic.ack_set)
+        for topic, group in self._acked:
+            if topic.id in self.topics and (acks := topic.ack_sets.get(group)) is not None:
+                consumer_rows.put_ack_set(self._transaction, topic.id, group, acks)
         if self._deleted and left > 0:
             self._purge(left)
         self.has_backlog = left <= 0 or self._deleted > self._purged
@@ -353,7 +360,7 @@ class Applier:
         topic, target = self._topic(write.topic_id), self.topics.get(write.target_id)
         if target is None:
             raise WrongEnvironment(f"there is no topic with the id {write.target_id}")
-        acks = self._ack_set(topic)
+        acks = self._ack_set(topic, write.group)
         self._flush(topic)
         record = find_record(self._transaction, topic.id, write.id, topic.first)
         write.first, write.size = self._grow(target, record, 1), len(record)
@@ -404,23 +411,46 @@ class Applier:
 
     # Consumers
 
-    def _ack_set(self, topic: StoredTopic) -> AckSet:
-        """Returns the ack set of a topic for a change."""
-        if topic.ack_set is None:
-            topic.ack_set = consumer_rows.load_ack_set(self._transaction, topic.id)
-        self._acked.add(topic)
-        return topic.ack_set
+    def _ack_set(self, topic: StoredTopic, group: str = "") -> AckSet:
+        """Returns the ack set of a topic or of a group of it, for a change."""
+        acks = topic.ack_sets.get(group)
+        if acks is None:
+            if group and self._transaction.get(acks_key(b"w", topic.id, group)) is None:
+                raise StoreError(f"topic {topic.name!r} has no consumer group {group!r}")
+            acks = topic.ack_sets[group] = consumer_rows.load_ack_set(self._transaction, topic.id, group)
+        self._acked.add((topic, group))
+        return acks
 
     def _acknowledge(self, write: Acknowledge) -> None:
         topic = self._topic(write.topic_id)
         if any(first < 1 or last > topic.last for first, last in write.ranges) or write.last_delivered > topic.last:
             raise StoreError(f"topic {topic.name!r} has no ids above {topic.last} yet")
-        acks = self._ack_set(topic)
+        acks = self._ack_set(topic, write.group)
         self.touched.add(topic)
+        if write.group and acks.floor < topic.first - 1:
+            acks.add(acks.floor + 1, topic.first - 1)  # records that retention has dropped
         acks.last_delivered = max(acks.last_delivered, write.last_delivered)
         acks.count(write.deliveries)
         for first, last in write.ranges:
             acks.add(first, last)
+
+    def _set_group(self, write: SetGroup) -> None:
+        topic = self._topic(write.topic_id)
+        if len(acks_key(b"s", topic.id, write.name)) + NUMBER.size > MAX_CURSOR_KEY_BYTES:
+            raise StoreError(f"the name of the group is too long: {write.name[:40]!r}...")
+        if write.position > topic.last:
+            raise StoreError(f"topic {topic.name!r} has no id {write.position} yet")
+        consumer_rows.delete_ack_set(self._transaction, topic.id, write.name)
+        topic.ack_sets[write.name] = AckSet(write.position, write.position)
+        self._acked.add((topic, write.name))
+        self.touched.add(topic)
+
+    def _delete_group(self, write: DeleteGroup) -> None:
+        topic = self._topic(write.topic_id)
+        write.found = consumer_rows.delete_ack_set(self._transaction, topic.id, write.name)
+        topic.ack_sets.pop(write.name, None)
+        self._acked.discard((topic, write.name))
+        self.touched.add(topic)
 
     # Stages
 
@@ -511,8 +541,8 @@ class Applier:
         for topic in self.topics.values():
             if topic.settings.get("max_age") or self.has_backlog or self.deletion_limit is not None:
                 self.touched.add(topic)
-                if self.deletion_limit is not None and topic.delivery == "round_robin" and topic.ack_set is None:
-                    topic.ack_set = consumer_rows.load_ack_set(self._transaction, topic.id)
+                if self.deletion_limit is not None and topic.delivery == "round_robin" and "" not in topic.ack_sets:
+                    topic.ack_sets[""] = consumer_rows.load_ack_set(self._transaction, topic.id)
 
     def _retain(self, topic: StoredTopic, left: int) -> int:
         """Drops the blocks that a topic does not retain, at most `left`; returns what is left of that limit."""
@@ -524,8 +554,9 @@ class Applier:
         most = (settings.get("max_bytes") or 0) if bounded else 0
         oldest = self._now - int(settings["max_age"] * 1e6) if settings.get("max_age") else 0
         below = first
-        if topic.delivery == "round_robin" and topic.ack_set is not None:
-            below = max(below, topic.ack_set.floor + 1)
+        acks = topic.ack_sets.get("") if topic.delivery == "round_robin" else None
+        if acks is not None:
+            below = max(below, acks.floor + 1)
         if below > 1 or (most and topic.bytes > most) or oldest:
             while left > 0:
                 block = topic.oldest or self._oldest(topic)
@@ -541,7 +572,6 @@ class Applier:
         topic.first = first
         while len(topic.jumped) > MAX_SKIPPED_RANGES and topic.jumped[0][1] < first:
             self._transaction.delete(TOPIC_NUMBER.pack(b"j", topic.id, topic.jumped.pop(0)[0]))
-        acks = topic.ack_set
         if topic.delivery == "round_robin" and topic.first > 1 and (acks is None or acks.floor < topic.first - 1):
             acks = self._ack_set(topic)
             acks.add(acks.floor + 1, topic.first - 1)

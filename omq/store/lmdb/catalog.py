@@ -41,12 +41,13 @@ class StoredTopic:
             no reservation.
         open: Records that are not written yet.
         oldest: The oldest block; `None` if it is unknown or the topic is empty.
-        ack_set: The acknowledged ids; `None` until they are read.
+        ack_sets: The acknowledged ids of its work queue (with the name `""`) and of its consumer groups, by name, as
+            far as they were read.
     """
 
     __slots__ = (
         "_committed",
-        "ack_set",
+        "ack_sets",
         "bytes",
         "delivery",
         "first",
@@ -76,14 +77,14 @@ class StoredTopic:
         self.reserved: int | None = None
         self.open: BlockBuilder | None = None
         self.oldest: Oldest | None = None
-        self.ack_set: AckSet | None = None
+        self.ack_sets: dict[str, AckSet] = {}
         self._committed: tuple[int, int, int, tuple[tuple[int, int], ...]] = (1, 0, 0, ())
 
     def set_committed(self, first: int, last: int, size: int, jumped: list[tuple[int, int]]) -> None:
         """Sets the committed state, as it was read."""
         self.first, self.last, self.bytes, self.jumped = first, last, size, jumped
         self.open = self.oldest = None
-        self.ack_set = None
+        self.ack_sets = {}
         self.commit()
 
     def commit(self) -> bool:

@@ -1,4 +1,4 @@
-"""Rows about consumers: the ack sets of round-robin topics, and the cursors of broadcast topics."""
+"""Rows about consumers: the ack sets of round-robin topics and consumer groups, and the cursors of subscriptions."""
 
 from __future__ import annotations
 
@@ -8,46 +8,64 @@ from typing import Any, Final
 
 from omq.store.ack_set import PAGE_IDS, AckSet
 from omq.store.errors import DamagedError
-from omq.store.lmdb.layout import NUMBER, TOPIC, TOPIC_NUMBER, TWO, rows, topic_key, with_checksum, without_checksum
+from omq.store.lmdb.layout import (
+    NUMBER,
+    TOPIC,
+    TWO,
+    acks_key,
+    group_of,
+    rows,
+    topic_key,
+    with_checksum,
+    without_checksum,
+)
 
 _PAGE_BYTES: Final = PAGE_IDS // 8
 _CURSOR: Final = b"o"
 
 
-def load_ack_set(transaction: Any, topic_id: int) -> AckSet:
-    """Returns the ack set of a topic.
+def load_ack_set(transaction: Any, topic_id: int, group: str = "") -> AckSet:
+    """Returns the ack set of a topic, or of a group of it.
 
     Raises:
         DamagedError: One of its rows is damaged.
     """
     acks = AckSet()
     try:
-        key = topic_key(b"w", topic_id)
+        key = acks_key(b"w", topic_id, group)
         row = transaction.get(key)
         if row is not None:
             acks.floor, acks.last_delivered = TWO.unpack(without_checksum(key, row))
-        for key, value in rows(transaction, topic_key(b"s", topic_id)):
-            acks.pages[TOPIC_NUMBER.unpack(key)[2]] = int.from_bytes(without_checksum(key, value), "little")
-        for key, value in rows(transaction, topic_key(b"r", topic_id)):
-            (acks.deliveries[TOPIC_NUMBER.unpack(key)[2]],) = NUMBER.unpack(without_checksum(key, value))
+        for key, value in rows(transaction, prefix := acks_key(b"s", topic_id, group)):
+            acks.pages[_number(key, prefix)] = int.from_bytes(without_checksum(key, value), "little")
+        for key, value in rows(transaction, prefix := acks_key(b"r", topic_id, group)):
+            (acks.deliveries[_number(key, prefix)],) = NUMBER.unpack(without_checksum(key, value))
     except struct.error as error:
         raise DamagedError(f"the acks of topic {topic_id} are damaged: {error}", topic_id) from None
     return acks
 
 
-def put_ack_set(transaction: Any, topic_id: int, acks: AckSet) -> None:
+def _number(key: bytes, prefix: bytes) -> int:
+    """Returns the number after the prefix of a key."""
+    number: int = NUMBER.unpack(key[len(prefix) :])[0]
+    return number
+
+
+def put_ack_set(transaction: Any, topic_id: int, group: str, acks: AckSet) -> None:
     """Writes the changes of an ack set."""
-    key = topic_key(b"w", topic_id)
+    key = acks_key(b"w", topic_id, group)
     transaction.put(key, with_checksum(key, TWO.pack(acks.floor, acks.last_delivered)))
+    prefix = acks_key(b"s", topic_id, group)
     for number in acks.dirty:
-        key = TOPIC_NUMBER.pack(b"s", topic_id, number)
+        key = prefix + NUMBER.pack(number)
         page = acks.pages.get(number)
         if page is None:
             transaction.delete(key)
         else:
             transaction.put(key, with_checksum(key, page.to_bytes(_PAGE_BYTES, "little")))
+    prefix = acks_key(b"r", topic_id, group)
     for id in acks.counted:
-        key = TOPIC_NUMBER.pack(b"r", topic_id, id)
+        key = prefix + NUMBER.pack(id)
         deliveries = acks.deliveries.get(id)
         if deliveries is None:
             transaction.delete(key)
@@ -55,6 +73,25 @@ def put_ack_set(transaction: Any, topic_id: int, acks: AckSet) -> None:
             transaction.put(key, with_checksum(key, NUMBER.pack(deliveries)))
     acks.dirty.clear()
     acks.counted.clear()
+
+
+def delete_ack_set(transaction: Any, topic_id: int, group: str) -> bool:
+    """Deletes the ack set of a group; returns whether there was one."""
+    for kind in (b"s", b"r"):
+        for key in [key for key, _ in rows(transaction, acks_key(kind, topic_id, group))]:
+            transaction.delete(key)
+    found: bool = transaction.delete(acks_key(b"w", topic_id, group))
+    return found
+
+
+def load_all_groups(transaction: Any, topics: Container[int]) -> dict[int, list[str]]:
+    """Returns the names of the groups of each of these topics that has any, by topic id."""
+    found: dict[int, list[str]] = {}
+    for key, _ in rows(transaction, b"W"):
+        topic_id = TOPIC.unpack_from(key)[1]
+        if topic_id in topics:  # a deleted topic may have rows left
+            found.setdefault(topic_id, []).append(group_of(key))
+    return found
 
 
 def load_cursors(transaction: Any, topic_id: int) -> dict[str, int]:

@@ -11,6 +11,9 @@ checksum covers the key too, so that a value under a wrong key is detected.
     s  topic, page                           bitmap of the acknowledged ids of a page
     r  topic, id                             delivery count
     o  topic, name                           cursor
+    W  topic, group                          ack floor, highest delivered id of a consumer group
+    S  topic, group, page                    bitmap of the ids of a page that the group has acknowledged
+    R  topic, group, id                      delivery count in the group
     g  stage, sequence, part, count          piece: records of a stage, before and after its commit
     G  name                                  stage: number, topic, time of creation, highest sequence
     c  name                                  commit: time, and the stages that it published
@@ -59,6 +62,9 @@ _DESCRIPTIONS: Final = {
     b"s": "acks page",
     b"r": "the delivery count of id",
     b"o": "a cursor",
+    b"W": "the ack floor of group",
+    b"S": "an acks page of group",
+    b"R": "a delivery count of group",
     b"g": "the staged piece with the sequence",
     b"G": "stage",
     b"c": "commit",
@@ -70,7 +76,8 @@ _DESCRIPTIONS: Final = {
     b"i": "the id of the next topic",
 }
 _NUMBERED: Final = (b"b", b"s", b"r", b"q", b"j")  # the kinds with an id, or the number of a page, after the topic
-_OF_TOPICS: Final = (*_NUMBERED, b"n", b"d", b"p", b"w", b"o", b"t", b"v")
+_OF_GROUPS: Final = (b"W", b"S", b"R")  # the kinds with the size and the name of a group after the topic
+_OF_TOPICS: Final = (*_NUMBERED, *_OF_GROUPS, b"n", b"d", b"p", b"w", b"o", b"t", b"v")
 
 NEXT_TOPIC: Final = b"i"
 NEXT_STAGE: Final = b"h"
@@ -89,6 +96,23 @@ def block_key(topic_id: int, first: int) -> bytes:
 def producer_key(kind: bytes, topic_id: int, producer: bytes) -> bytes:
     """Returns the key of a producer (`p`), or the prefix of its answers (`d`)."""
     return TOPIC.pack(kind, topic_id) + bytes([len(producer)]) + producer
+
+
+def acks_key(kind: bytes, topic_id: int, group: str) -> bytes:
+    """Returns the key `w` of a round-robin topic's acks, or the prefix of its rows `s` or `r`.
+
+    With a group, it is the key or prefix of that group's rows, whose kinds are the same letters in upper case.
+    """
+    if not group:
+        return topic_key(kind, topic_id)
+    name = group.encode()
+    return TOPIC.pack(kind.upper(), topic_id) + bytes([len(name)]) + name
+
+
+def group_of(key: bytes) -> str:
+    """Returns the name of the group in a key `W`, `S` or `R`."""
+    start = TOPIC.size + 1
+    return key[start : start + key[TOPIC.size]].decode(errors="backslashreplace")
 
 
 def after(prefix: bytes) -> bytes:
@@ -126,6 +150,8 @@ def description(key: bytes) -> str:
         return f"{text} {key[1:].decode(errors='backslashreplace')!r}"
     if kind == b"o":  # its name is what `delete_durable` takes
         text += f" {key[TOPIC.size :].decode(errors='backslashreplace')!r}"
+    if kind in _OF_GROUPS and len(key) > TOPIC.size:
+        text += f" {group_of(key)!r}"
     if kind in _NUMBERED and len(key) == TOPIC_NUMBER.size:
         text += f" {TOPIC_NUMBER.unpack(key)[2]}"
     if kind in _OF_TOPICS and len(key) >= TOPIC.size:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import struct
@@ -22,12 +23,14 @@ from omq.store.interface import (
     Appended,
     CommitStages,
     DeleteCursor,
+    DeleteGroup,
     DeleteTopic,
     MakeTopic,
     MoveToDeadLetter,
     Notify,
     Reader,
     SetCursor,
+    SetGroup,
     Stage,
     Stats,
     TopicState,
@@ -64,7 +67,9 @@ log = logging.getLogger("omq.store")
 
 DEAD_LETTERS: Final = b"\0dead letters of "  # the producer id with which a topic moves records to another engine
 #: Writes that writers return to the caller without further steps.
-RETURNED_UNCHANGED: Final = frozenset({Append, Acknowledge, SetCursor, DeleteCursor, Stage, Trim})
+RETURNED_UNCHANGED: Final = frozenset(
+    {Append, Acknowledge, SetCursor, DeleteCursor, SetGroup, DeleteGroup, Stage, Trim}
+)
 #: Writes that need only one engine.
 WRITABLE_AT_ONCE: Final = frozenset({Append, Acknowledge})
 INTERNAL: Final = (ReserveIds, SkipIds, ApplyRetention, ExpireState, Quarantine, PurgeTopic)
@@ -352,7 +357,9 @@ class LmdbStore:
                 return self._return_write(move, write.error)
             move.first = write.first
             move.size = 0 if write.duplicate else len(write.records)
-            self._submit_half(move.topic_id, MoveAck(move.topic_id, [(move.id, move.id)], context=move))
+            self._submit_half(
+                move.topic_id, MoveAck(move.topic_id, [(move.id, move.id)], group=move.group, context=move)
+            )
             return True
         if isinstance(write, MoveAck):
             return self._return_write(write.context, write.error)
@@ -520,6 +527,8 @@ class LmdbStore:
             self._return_write(write, error if isinstance(error, StoreError) else StoreError(f"LMDB: {error}"))
             return
         producer = DEAD_LETTERS + write.topic_id.to_bytes(4, "big")
+        if write.group:  # each group may move the same record
+            producer += hashlib.blake2b(write.group.encode(), digest_size=16).digest()
         confirmed = min(first, write.id)  # records that the topic has dropped are never moved again
         self._submit_half(
             write.target_id, MoveAppend(write.target_id, record, 1, producer, write.id, confirmed, context=write)
@@ -588,13 +597,20 @@ class LmdbStore:
                 found |= consumer_rows.load_all_cursors(reading, writer.applier.topics)
         return found
 
-    def ack_set(self, topic_id: int) -> AckSet:
+    def ack_set(self, topic_id: int, group: str = "") -> AckSet:
         engine = self._engine_of(topic_id)
         if isinstance(engine, MemoryTopics):
             with engine.lock:
-                return engine.topic(topic_id).ack_set.copy()
+                return engine.topic(topic_id).acks_of(group).copy()
         with engine.environment.read() as reading:
-            return consumer_rows.load_ack_set(reading, topic_id)
+            return consumer_rows.load_ack_set(reading, topic_id, group)
+
+    def all_groups(self) -> dict[int, list[str]]:
+        found = self._memory.all_groups()
+        for writer in self._writers.values():
+            with writer.environment.read() as reading:
+                found |= consumer_rows.load_all_groups(reading, writer.applier.topics)
+        return found
 
     def stats(self) -> Stats:
         total = Stats(damaged=sorted(self._damaged))

@@ -60,8 +60,6 @@ async def test_names_that_are_not_valid_are_refused(name):
         ("broadcast", "weak", {"max_bytes": "1"}),
         ("broadcast", "weak", {"max_age": 0}),
         ("broadcast", "weak", {"max_age": float("nan")}),
-        ("broadcast", "weak", {"max_deliveries": 3}),
-        ("broadcast", "weak", {"dead_letter": "d"}),
         ("round-robin", "weak", {"max_deliveries": 0}),
         ("round-robin", "weak", {"dead_letter": "a/b"}),
         ("round-robin", "weak", {"dead_letter": 7}),

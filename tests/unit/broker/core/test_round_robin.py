@@ -302,7 +302,7 @@ async def test_many_dead_letters_are_moved_some_at_a_time(monkeypatch, refused):
         await until(lambda: topic.dead_lettered == 2000)
         assert max(turns) <= _DEAD_LETTER_BATCH
         assert broker.topic("j.dead").last == 2000
-        await until(lambda: topic.queue._dead_letter_task is None)
+        await until(lambda: topic.work.queue._dead_letter_task is None)
         await flushed(topic)
         assert settled(broker, topic).floor == 2000
 
@@ -462,7 +462,7 @@ async def test_pending_dead_letters_leave_no_task_when_the_broker_stops(tmp_path
     await broker.start()
     topic = broker.topic("j")
     await until(lambda: "j.dead" in broker.topics and broker.topic("j.dead").last == 3)
-    await until(lambda: topic.backlog == 0 and topic.queue._dead_letter_task is None)
+    await until(lambda: topic.backlog == 0 and topic.work.queue._dead_letter_task is None)
     await broker.close()
 
 
@@ -555,8 +555,8 @@ async def test_acks_of_a_killed_brokers_deliveries_are_stored():
     async with core() as broker:
         topic = await prepared(broker, count=20_000)
         for at in range(5_001, 15_000, 2):
-            topic.ack_late(at, at)
-        topic.ack_late(15_000, 19_990)
+            topic.work.ack_late(at, at)
+        topic.work.ack_late(15_000, 19_990)
         left = 20_000 - 5_000 - 4_991
         assert topic.backlog == left
         await flushed(topic)
@@ -599,11 +599,11 @@ async def test_acks_of_an_earlier_session_count_until_another_consumer_has_the_m
         consumer.end()
         broker.consume(topic, other, credit=1)
         await until(lambda: other.ids == [1])
-        topic.ack_late(1, 3)
+        topic.work.ack_late(1, 3)
         assert topic.backlog == 7
         # A broker that was killed does not know of all that it has delivered.
-        topic.ack_late(6, 7)
-        topic.ack_late(1 << 40, 1 << 41)
+        topic.work.ack_late(6, 7)
+        topic.work.ack_late(1 << 40, 1 << 41)
         broker.consume(topic, other, credit=10)
         await until(lambda: len(other.got) == 6)
         assert other.ids == [1, 4, 5, 8, 9, 10]

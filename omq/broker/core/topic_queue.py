@@ -1,0 +1,241 @@
+"""The work queue of a round-robin topic, or of a consumer group of a broadcast topic, with its consumers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from omq.broker.core.permissions import Permissions
+from omq.broker.core.sink import Sink
+from omq.broker.core.stats import SubscriptionStats
+from omq.broker.core.topic import Topic
+from omq.broker.core.topic_consumer import TopicConsumer
+from omq.broker.errors import BrokerError, Busy, PermissionDenied, TopicError, broker_error
+from omq.broker.settings import retry_delay_of
+from omq.serving.rate_limit import RateLimit
+from omq.store.async_store import AsyncStore
+from omq.store.errors import StoreError
+from omq.store.interface import MoveToDeadLetter, TopicState, Write
+from omq.workqueue.dispatcher import Dispatcher
+from omq.workqueue.queue import WorkQueue
+
+log = logging.getLogger("omq.broker")
+
+#: The most messages that one consumer gets before the next one has its turn.
+DELIVERY_BATCH: Final = 4096
+#: The most ranges that clients may acknowledge above the highest id that is recorded as delivered.
+_MAX_AHEAD_RANGES: Final = 1 << 17
+
+
+class DeadLetters(Protocol):
+    """Finds the dead-letter topics; the broker does."""
+
+    async def dead_letter(self, topic: Topic) -> int:
+        """Returns the id of the topic's dead-letter topic, and creates that if it does not exist."""
+
+    def count_published(self, id: int, count: int, size: int) -> None:
+        """Counts messages that were moved to a dead-letter topic."""
+
+
+class TopicQueue:
+    """A work queue and its consumers. Implements `QueueOwner`.
+
+    Args:
+        topic: The topic.
+        store: The store of the topic.
+        state: The committed state of the topic.
+        dead_letters: Finds the dead-letter topic.
+        wake: Schedules a call of `pump`.
+        changed: Called when there is something to save.
+        later: Makes a call later, unless the broker has stopped by then.
+        group: The consumer group of a broadcast topic; empty: the topic is round-robin.
+
+    Attributes:
+        group: As the argument.
+        queue: The messages.
+        ended: The group was deleted.
+        expired: The number of unfinished messages that retention has dropped.
+
+    Raises:
+        DamagedError: The acks are damaged.
+    """
+
+    def __init__(
+        self,
+        topic: Topic,
+        store: AsyncStore,
+        state: TopicState,
+        dead_letters: DeadLetters,
+        *,
+        wake: Callable[[], None],
+        changed: Callable[[], None],
+        later: Callable[[float, Callable[[], None]], None],
+        group: str = "",
+    ) -> None:
+        self.name = f"{topic.name}, group {group}" if group else topic.name
+        self.group = group
+        self.ended = False
+        self.expired = 0
+        self.changed = changed
+        self.later = later
+        self._topic = topic
+        self._store = store
+        self._dead_letters = dead_letters
+        self._log_limit = RateLimit()  # for lines about dropped messages
+        self.queue = WorkQueue(self, store, state, max_tries=topic.settings.get("max_deliveries"), group=group)
+        self._dispatcher: Dispatcher[TopicConsumer] = Dispatcher(
+            store, [self.queue], DELIVERY_BATCH, wake, self._unreadable
+        )
+
+    # ------------------------------------------------------------------ consuming
+
+    @property
+    def consumers(self) -> Sequence[TopicConsumer]:
+        """The consumers."""
+        return tuple(self._dispatcher.consumers)
+
+    @property
+    def in_flight(self) -> int:
+        """The number of messages in flight; in any thread."""
+        return self._dispatcher.in_flight
+
+    def consume(self, sink: Sink, ack_timeout: float, credit: int) -> TopicConsumer:
+        """Adds a consumer; see `Broker.consume`."""
+        if self.deleted:
+            raise TopicError(f"topic {self._topic.name!r} was deleted")
+        consumer = TopicConsumer(self._dispatcher, sink, ack_timeout, credit)
+        self.touch()
+        self._dispatcher.add(consumer)
+        return consumer
+
+    def end(self, error: BrokerError | None) -> None:
+        """Ends all consumers."""
+        self.touch()
+        for consumer in self.consumers:
+            consumer.terminate(error)
+
+    def revoke_access(self, permissions: Permissions) -> None:
+        """Ends the consumers that *permissions* do not allow."""
+        for consumer in self.consumers:
+            if not permissions.allows(consumer.sink.user, "consume", self._topic.name):
+                consumer.terminate(PermissionDenied(f"the permission to consume {self._topic.name!r} was revoked"))
+
+    def ack_late(self, first: int, last: int) -> None:
+        """Acknowledges messages of an earlier session, except those that another consumer has now.
+
+        Raises:
+            Busy: Too many ranges above the highest delivered id are acknowledged already.
+        """
+        queue = self.queue
+        queue.finish_late(first, last)
+        last = min(last, queue.readable)  # no client can have more
+        if last > queue.last_delivered:
+            # A broker that was killed delivered them and did not store that.
+            if len(queue.ahead) >= _MAX_AHEAD_RANGES:
+                raise Busy(f"{len(queue.ahead)} ranges of {self.name!r} are acknowledged above the delivered ids")
+            queue.finish_ahead(first, last)
+
+    # ------------------------------------------------------------------ QueueOwner
+
+    @property
+    def deleted(self) -> bool:
+        """Returns whether the topic or the group was deleted or is being deleted."""
+        return self.ended or self._topic.deleted
+
+    def touch(self) -> None:
+        self._topic.touch()
+
+    def wake(self) -> None:
+        self._dispatcher.wake()
+
+    def delivering(self, count: int, size: int, tries: int) -> None:
+        self._topic.delivered += count
+        self._topic.delivered_bytes += size
+        if tries > 1:
+            self._topic.redelivered += count
+        self.changed()
+
+    def finished(self, first: int, last: int) -> None:
+        if not self.group and self._topic.admission is not None:
+            self._topic.admission.resume()
+
+    def damaged(self, first: int, last: int) -> None:
+        pass
+
+    def retry_delay(self, tries: int) -> float:
+        return retry_delay_of(self._topic.settings, tries)
+
+    async def dead_letter_topic(self) -> int:
+        return await self._dead_letters.dead_letter(self._topic)
+
+    def move_to_dead_letters(self, id: int, target: int, moved: Callable[[Write], None]) -> None:
+        self._store.submit(MoveToDeadLetter(self._topic.id, id, target, group=self.group), moved)
+
+    def moved_to_dead_letters(self, target: int, write: Any) -> None:
+        self._topic.dead_lettered += 1
+        if write.size:
+            self._dead_letters.count_published(target, 1, write.size)
+
+    # ------------------------------------------------------------------ delivering
+
+    @property
+    def backlog(self) -> int:
+        """The number of messages that wait to be delivered."""
+        return self.queue.waiting
+
+    def unfinished(self, last: int) -> int:
+        """Returns the number of messages that are not acknowledged nor being moved to the dead letters; in any thread.
+
+        Args:
+            last: The newest id of the topic.
+        """
+        return self.queue.unfinished(last) + self._dispatcher.in_flight
+
+    def expire(self, first: int, reason: str) -> None:
+        """Drops the messages below the id *first*, which retention has dropped from the topic.
+
+        Args:
+            first: The oldest id that is kept.
+            reason: The end of the sentence for the log that begins with the number of messages.
+        """
+        if expired := self.queue.expire(first):
+            self.touch()
+            self.expired += expired
+            self.log_dropped(f"{expired} unfinished messages {reason}")
+
+    def log_dropped(self, text: str) -> None:
+        """Logs that messages were dropped, at a limited rate."""
+        if self._log_limit.passes():
+            log.warning("topic %r: %s", self.name, text)
+
+    def pump(self) -> bool:
+        """Delivers messages; returns whether more can be delivered."""
+        if not self._dispatcher.available or not self.queue.ready:
+            return False
+        self.touch()
+        return self._dispatcher.pump(self._ready)
+
+    def _ready(self) -> Sequence[WorkQueue]:
+        return self._dispatcher.queues if self.queue.ready else ()
+
+    def _unreadable(self, queue: WorkQueue, error: StoreError) -> None:
+        self.end(broker_error(error))
+
+    # ------------------------------------------------------------------ statistics
+
+    def subscriptions(self) -> list[SubscriptionStats]:
+        """Returns the consumers."""
+        return [
+            {
+                "kind": "consumer",
+                "listener": consumer.sink.listener,
+                "name": self.group or None,
+                "user": consumer.sink.user,
+                "peer": consumer.sink.peer,
+                "position": consumer.last,
+                "lag": self.backlog,
+                "in_flight": consumer.in_flight.count,
+            }
+            for consumer in self.consumers
+        ]
