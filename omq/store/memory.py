@@ -32,6 +32,7 @@ from omq.store.interface import (
     PRODUCER_TIMEOUT_US,
     AbortStage,
     Acknowledge,
+    AlterTopic,
     Append,
     Appended,
     CommitStages,
@@ -274,6 +275,7 @@ class MemoryTopics:
             Append: self._append,
             MoveAppend: self._append,
             MoveAck: self._acknowledge,
+            AlterTopic: self._alter,
             DeleteTopic: self._delete,
             Acknowledge: self._acknowledge,
             MoveToDeadLetter: self._move,
@@ -381,6 +383,12 @@ class MemoryTopics:
                 topic.retain(self._max_memory)
             return topic.state()
 
+    def age(self, topic_id: int, id: int) -> float:
+        """Returns the age of a message; see `Store.age`."""
+        with self.lock:
+            block = self.topic(topic_id).block_of(id)
+            return 0.0 if block is None else (uptime() - block.stored_at) / 1e6
+
     def stats_now(self) -> Stats:
         """Returns the statistics so far."""
         with self.lock:
@@ -425,6 +433,9 @@ class MemoryTopics:
             write.first = self._grow(topic, write.records, write.count)
             producer.answers[write.sequence] = write.first, write.count, write.timestamp
         producer.forget(write.first_outstanding)
+
+    def _alter(self, write: AlterTopic) -> None:
+        self.topic(write.topic_id).settings = write.settings
 
     def _delete(self, write: DeleteTopic) -> None:
         self.topic(write.topic_id)
@@ -625,6 +636,9 @@ class MemoryStore:
     def ack_set(self, topic_id: int) -> AckSet:
         with self._engine.lock:
             return self._engine.topic(topic_id).ack_set.copy()
+
+    def age(self, topic_id: int, id: int) -> float:
+        return self._engine.age(topic_id, id)
 
     def stats(self) -> Stats:
         return self._engine.stats_now()
