@@ -47,6 +47,7 @@ _ANSWERS: Final = {
     protocol.READ: protocol.RANGE,
     protocol.OFFSET_AFTER: protocol.OFFSET,
     protocol.CREATE: protocol.CREATED,
+    protocol.ALTER: protocol.ALTERED,
     protocol.DELETE: protocol.DELETED,
     protocol.TOPICS: protocol.TOPICS,
     protocol.DURABLES: protocol.DURABLES,

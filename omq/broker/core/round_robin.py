@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol
 
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import SubscriptionStats
-from omq.broker.core.topic import Topic, TopicScheduler
+from omq.broker.core.topic import Loss, Topic, TopicScheduler
 from omq.broker.core.topic_consumer import TopicConsumer
 from omq.broker.errors import BrokerError, Busy, PermissionDenied, TopicError, broker_error
 from omq.broker.settings import dead_letter_of, overflow_of, retry_delay_of
@@ -61,6 +61,27 @@ class RoundRobinTopic(Topic):
         self._dispatcher: Dispatcher[TopicConsumer] = Dispatcher(
             store, [self.queue], DELIVERY_BATCH, lambda: scheduler.ready(self), self._unreadable
         )
+
+    # ------------------------------------------------------------------ other settings
+
+    def losses(self, settings: Mapping[str, Any]) -> list[Loss]:
+        unfinished, size = self.used()
+
+        def beyond(max_messages: int) -> int:
+            return min(max(unfinished - max_messages, 0), self.queue.waiting)
+
+        fate = "unacknowledged messages would become dead letters"
+        found = self._bound_losses(settings, unfinished, size, beyond, fate)
+        return found + self._age_losses(settings, self._store.store.ack_set(self.id).floor + 1, unfinished)
+
+    async def alter(self, settings: dict[str, Any]) -> None:
+        self.refresh()  # by the `max_age` so far
+        await super().alter(settings)
+        self.dead_letter = dead_letter_of(self.name, self.delivery, settings)
+        self._drops_oldest = overflow_of(self.delivery, settings) == "drop-oldest"
+        self.queue.limit_tries(settings.get("max_deliveries"))
+        if self._drops_oldest:
+            self._drop_oldest()
 
     # ------------------------------------------------------------------ consuming
 
