@@ -99,12 +99,12 @@ def _changes(topic: Topic, spec: TopicSpec) -> dict[str, Any]:
     if settings == topic.settings:
         return {}
     for key, text in topic.losses(settings):
-        value, has = settings.get(key), topic.settings.get(key)
+        value, before = settings.get(key), topic.settings.get(key)
         setting = f"{key}={'none' if value is None else value}"
         command = f"omq topic alter {shlex.quote(topic.name)} {shlex.quote(setting)} --force"
         raise _error(
             spec,
-            f"{key} = {_or_unset(value)}: topic {topic.name!r} has {_or_unset(has)}, and {text}. Restore it and run "
+            f"{key} = {_or_unset(value)}: topic {topic.name!r} has {_or_unset(before)}, and {text}. Restore it and run "
             f"`{command}`, or delete the topic",
         )
     return {**dict.fromkeys(topic.settings), **settings}

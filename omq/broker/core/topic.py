@@ -95,7 +95,7 @@ _Bound = TypeVar("_Bound", int, float)
 
 
 def _is_lower(bound: _Bound | None, before: _Bound | None) -> TypeGuard[_Bound]:
-    """Returns whether a bound is lower than before; `None` is no bound."""
+    """Returns whether a bound is lower than before; `None`: without one."""
     return bound is not None and (before is None or bound < before)
 
 
