@@ -27,7 +27,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,7 +67,7 @@ class _InvalidValue(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """A topic that the broker creates at its start: a row of `[[topic]]`, or a `--topic`.
+    """A topic that the broker creates, or alters to these settings: a row of `[[topic]]`, or a `--topic`.
 
     Attributes:
         name: Its name.
@@ -75,6 +75,7 @@ class TopicSpec:
         persistence: `transient`, `strong`, `weak` or `async`.
         settings: `max_messages`, `max_bytes`, `max_age`, `overflow`, `retain_for`, `max_deliveries`, `dead_letter`,
             `retry_delay`.
+        place: Where it is declared, for error texts; empty if it is not known.
 
     Raises:
         ConfigError: A value is not valid.
@@ -84,6 +85,7 @@ class TopicSpec:
     delivery: str = "broadcast"
     persistence: str = "strong"
     settings: Settings = field(default_factory=dict)
+    place: str = field(default="", compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
         try:
@@ -129,7 +131,7 @@ def parse_topic(text: str) -> TopicSpec:
         if key in settings:
             raise ConfigError(f"{key} = {shown(value)}: is given twice")
         settings[key] = value if key in _TEXTS else _numbers(value) if "," in value else _number(value)
-    return TopicSpec(":".join(words[:at]), words[at], words[at + 1], settings)
+    return TopicSpec(":".join(words[:at]), words[at], words[at + 1], settings, place=f"topic {shown(text)}")
 
 
 def _number(text: str) -> int | float | str:
@@ -194,7 +196,7 @@ class Config:
         sexp: The endpoint of the S-expression server.
         http: The address of the status page.
         memory: Everything is kept in memory.
-        topics: Topics that are created if they do not exist.
+        topics: Topics that are created, or altered to these settings.
         security: The files with keys and users of the ZMTP server.
         permissions: The permissions; empty allows everything.
         max_connections: The clients that each endpoint of ZMTP and of S-expressions admits; `None` derives it from the
@@ -233,7 +235,8 @@ def read_config(path: str | os.PathLike[str], *, security: SecurityFiles | None 
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: is not valid TOML: {error}") from None
     try:
-        return _config(content, Path(path).parent, security)
+        config = _config(content, Path(path).parent, security)
+        return replace(config, topics=tuple(replace(topic, place=f"{path}: {topic.place}") for topic in config.topics))
     except ConfigError as fault:
         raise ConfigError(f"{path}: {fault}") from None
 
@@ -334,7 +337,7 @@ def _topics(content: dict[str, Any]) -> Iterable[TopicSpec]:
         if spec.name in seen:
             raise ConfigError(f"{at}: name = {shown(spec.name)}: is given twice")
         seen.add(spec.name)
-        yield spec
+        yield replace(spec, place=at)
 
 
 _SECURITY: Final = ("mechanism", "secret_key_file", "authorized_keys_file", "users_file")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from omq.broker.config import TopicSpec, check_dead_letters, topic_spec
 from omq.broker.core.permissions import Permission, permission_of
@@ -15,6 +15,9 @@ from omq.errors import UsageError
 from omq.serving.extras import missing_extra
 from omq.serving.thread import ServerThread
 from omq.types import Security
+
+if TYPE_CHECKING:
+    from omq.broker.reconcile import TopicPlan
 
 __all__ = ["AsyncServer", "Server"]
 
@@ -30,8 +33,8 @@ class AsyncServer:
         bind: One or more endpoints of the ZMTP server; `None` for none.
         sexp: The endpoint of the S-expression server (`tcp://host:port`); `None` for none.
         http: The address of the status page (`host:port`); `None` for none.
-        topics: Topics that are created if they do not exist: `"prices:broadcast:strong"`, a mapping as in
-            `broker.toml`, or a `TopicSpec`.
+        topics: Topics that are created if they do not exist, and otherwise get exactly these settings:
+            `"prices:broadcast:strong"`, a mapping as in `broker.toml`, or a `TopicSpec`.
         security: A `PlainServer` or `CurveServer` for the ZMTP server; `None` admits every client.
         permissions: Permissions, or mappings as in `broker.toml`; empty allows every client everything.
         memory: Keeps everything in memory, without a `directory` and without `strong` topics.
@@ -44,6 +47,7 @@ class AsyncServer:
     Attributes:
         endpoints: The resolved endpoints, once it was started: `zmtp` (the first one), `sexp`, `http`.
         broker: The core.
+        configuring: Held while topics become what is declared.
 
     Raises:
         UsageError: An argument is not valid, or two do not go together.
@@ -75,6 +79,7 @@ class AsyncServer:
 
         self.broker = Broker(directory, permissions=[permission_of(one) for one in permissions])
         self.endpoints: dict[str, str] = {}
+        self.configuring = asyncio.Lock()
         self._topics = tuple(topic_spec(topic) for topic in topics)
         check_dead_letters(self._topics)
         self._sexp = sexp
@@ -102,14 +107,14 @@ class AsyncServer:
             StoreLocked: Another process uses the directory.
             StoreError: The directory belongs to `omq pzq`.
             DamagedError: The store is damaged and cannot be opened.
-            TopicError: A topic exists with other settings.
+            TopicError: A topic exists with another delivery or persistence, or would drop messages by its settings.
             EndpointError: An endpoint is not valid.
             BindError: An endpoint cannot be bound.
         """
         try:
-            await self.broker.start()
-            # Created together, the topics share commits.
-            await asyncio.gather(*map(self._make, self._topics))
+            async with self.configuring:
+                await self.broker.start()
+                await self.plan(self._topics).apply()
             if self._zmtp is not None:
                 bound = self._zmtp.start()
                 self.broker.endpoints["zmtp"] = bound
@@ -129,10 +134,11 @@ class AsyncServer:
             await self.close()
             raise
 
-    async def _make(self, topic: TopicSpec) -> None:
-        await self.broker.create(
-            topic.name, delivery=topic.delivery, persistence=topic.persistence, settings=topic.settings
-        )
+    def plan(self, topics: Iterable[TopicSpec]) -> TopicPlan:
+        """Returns the checked changes by which topics become what is declared; raises as `TopicPlan`."""
+        from omq.broker.reconcile import TopicPlan
+
+        return TopicPlan(self.broker, topics)
 
     async def _open(self, name: str, server: Any, endpoint: str) -> None:
         self.endpoints[name] = await server.start(endpoint)

@@ -22,6 +22,10 @@ _MIN_RETRY_DELAY_S: Final = 0.1
 _MAX_RETRY_DELAY_S: Final = 30.0
 _MAX_SECONDS: Final = 1e12
 _MAX_DELAYS: Final = 100
+#: The way to change what cannot be altered.
+_MOVE: Final = (
+    "To change it, create another topic, publish there what you read or consume from this one, and delete this one"
+)
 _MAX_SHOWN_TOPICS: Final = 8  # of a cycle, in an error text
 
 
@@ -122,6 +126,27 @@ def check_topic(delivery: str, persistence: str, settings: Mapping[str, Any]) ->
         except ValueError as reason:
             raise InvalidSetting(key, value, str(reason)) from None
     return found
+
+
+def alter_settings(
+    delivery: str, persistence: str, settings: Mapping[str, Any], changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the settings of a topic after changes.
+
+    Args:
+        delivery: The delivery of the topic.
+        persistence: The persistence of the topic.
+        settings: The settings of the topic.
+        changes: Values by setting; `None` removes a setting. Delivery and persistence may be given as they are.
+
+    Raises:
+        InvalidSetting: A value is not valid, or the setting of an existing topic cannot change.
+    """
+    changes = dict(changes)
+    for key, has in (("delivery", delivery), ("persistence", persistence)):
+        if key in changes and (wanted := changes.pop(key)) != has:
+            raise InvalidSetting(key, wanted, f"must be {has!r}, as it cannot change. {_MOVE}")
+    return check_topic(delivery, persistence, {**settings, **changes})
 
 
 def suggestion(key: str, known: Iterable[str]) -> str:

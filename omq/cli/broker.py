@@ -1,7 +1,8 @@
 """`omq broker`: serves a broker until a signal stops it."""
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ import click
 
 from omq._version import __version__
 from omq.broker.config import Config, ConfigError, TopicSpec, parse_topic, read_config
-from omq.broker.errors import TopicError
+from omq.broker.errors import BrokerError, TopicError
 from omq.broker.server import AsyncServer
 from omq.cli.errors import error_text, errors_of_command
 from omq.cli.parameters import FILE, LEVELS, NonEmptyPath, read_http, read_ready_file
@@ -134,18 +135,44 @@ def load_security(config: Config, path: Path | None, on_command_line: bool) -> A
         raise ConfigError(f"{path}: [security]: {fault}") from None
 
 
-def reload(server: AsyncServer, admission: Admission, read: Callable[[], tuple[Config, Admission]]) -> None:
-    """Reads users, keys and permissions again. After an error the previous ones stay in force."""
-    try:
-        config, now = read()
-        if server.broker.permissions and not config.permissions:
-            raise ConfigError("the file no longer has permissions, which would allow every client everything")
-        admission.become(now)
-    except UsageError as fault:
-        LOG.error("SIGHUP: %s; the previous users, keys and permissions stay in force", error_text(fault))
-        return
-    server.broker.set_permissions(config.permissions)
-    LOG.info("SIGHUP: users, keys and permissions are read again")
+async def reload(server: AsyncServer, admission: Admission, read: Callable[[], tuple[Config, Admission]]) -> None:
+    """Reads users, keys, permissions and topics again. All are checked first: after an error nothing is changed."""
+    async with server.configuring:
+        if server.broker.ended:
+            return
+        try:
+            config, now = read()
+            if server.broker.permissions and not config.permissions:
+                raise ConfigError("the file no longer has permissions, which would allow every client everything")
+            plan = server.plan(config.topics)
+            admission.become(now)
+        except (UsageError, BrokerError) as fault:
+            LOG.error("SIGHUP: %s; the previous users, keys, permissions and topics stay in force", error_text(fault))
+            return
+        server.broker.set_permissions(config.permissions)
+        try:
+            await plan.apply()
+        except BrokerError as fault:
+            LOG.error("SIGHUP: %s; users, keys and permissions are read again, but not all topics", error_text(fault))
+            return
+        LOG.info("SIGHUP: users, keys, permissions and topics are read again")
+
+
+class Reloads:
+    """Begins a `reload` at each call; they run one after the other.
+
+    Args:
+        begin: Makes the coroutine of a reload.
+    """
+
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._begin = begin
+        self._tasks: set[asyncio.Task[None]] = set()  # the loop has only weak references
+
+    def __call__(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._begin())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 def log_store(server: AsyncServer) -> None:
@@ -179,8 +206,9 @@ def log_warnings(config: Config) -> None:
     multiple=True,
     metavar="NAME:DELIVERY:PERSISTENCE",
     callback=read_topics,
-    help="A topic to create if it does not exist. DELIVERY is broadcast or round-robin, PERSISTENCE transient, strong, "
-    "weak or async. Settings may follow, as in jobs:round-robin:weak:max_deliveries=5. May be repeated.",
+    help="A topic to create, or to alter to these settings. DELIVERY is broadcast or round-robin, PERSISTENCE "
+    "transient, strong, weak or async. Settings may follow, as in jobs:round-robin:weak:max_deliveries=5. May be "
+    "repeated.",
 )
 @click.option("--config", "path", type=FILE, help="A broker.toml; options on the command line override it.")
 @click.option("--memory", is_flag=True, help="Keep everything in memory instead of in DIR.")
@@ -217,8 +245,8 @@ def broker(
     """Serve topics that persist, replay, and lose nothing that was acknowledged.
 
     DIR is the directory of the topics; it is created if it does not exist. The broker runs in the foreground and logs
-    to standard error. SIGTERM or SIGINT stops it in an orderly way; SIGHUP makes it read users, authorized keys and
-    permissions again.
+    to standard error. SIGTERM or SIGINT stops it in an orderly way; SIGHUP makes it read users, authorized keys,
+    permissions and topics again.
     """
     log_to_stderr(log_level)
     raise_descriptor_limit(LOG)
@@ -250,7 +278,7 @@ def broker(
         )
         log_warnings(config)
         from_files = path is not None or config.security.mechanism != "null"
-        hang_up = partial(reload, server, admission, read) if from_files else None
+        hang_up = Reloads(partial(reload, server, admission, read)) if from_files else None
         try:
             run_server(server, LOG, ready_file=ready_file, on_start=partial(log_store, server), on_hang_up=hang_up)
         except TopicError as fault:

@@ -104,6 +104,24 @@ class MakeTopic(Write):
 
 
 @dataclass(slots=True, eq=False)
+class AlterTopic(Write):
+    """Replaces the settings of a topic, and applies retention by the new ones.
+
+    It succeeds once the settings are durable, also for topics that are not strong. Appends that are submitted after it
+    may be applied before it.
+
+    Attributes:
+        topic_id: The id of the topic.
+        settings: All settings, as in `MakeTopic`. The store keeps the object.
+        stored: True once the settings are durable.
+    """
+
+    topic_id: int
+    settings: dict[str, Any]
+    stored: bool = field(default=False, init=False)
+
+
+@dataclass(slots=True, eq=False)
 class DeleteTopic(Write):
     """Deletes a topic with all its rows. The pages are freed in small steps, after other writes."""
 
@@ -458,6 +476,17 @@ class Store(Protocol):
 
     def all_groups(self) -> dict[int, list[str]]:
         """Returns the names of the consumer groups of each topic that has any, by topic id."""
+
+    def age(self, topic_id: int, id: int) -> float:
+        """Returns the age of a message as `max_age` counts it: the seconds since the store has it.
+
+        Args:
+            topic_id: The id of the topic.
+            id: The id of the message; without such a message, the next one counts.
+
+        Returns:
+            The age; 0 if there is no message with this id or a higher one.
+        """
 
     def stats(self) -> Stats:
         """Returns the statistics so far."""

@@ -33,6 +33,7 @@ from omq.store.interface import (
     PRODUCER_TIMEOUT_US,
     AbortStage,
     Acknowledge,
+    AlterTopic,
     Append,
     Appended,
     CommitStages,
@@ -294,6 +295,7 @@ class MemoryTopics:
             Append: self._append,
             MoveAppend: self._append,
             MoveAck: self._acknowledge,
+            AlterTopic: self._alter,
             DeleteTopic: self._delete,
             Acknowledge: self._acknowledge,
             MoveToDeadLetter: self._move,
@@ -403,6 +405,12 @@ class MemoryTopics:
                 topic.retain(self._max_memory)
             return topic.state()
 
+    def age(self, topic_id: int, id: int) -> float:
+        """Returns the age of a message; see `Store.age`."""
+        with self.lock:
+            block = self.topic(topic_id).block_of(id)
+            return 0.0 if block is None else (uptime() - block.stored_at) / 1e6
+
     def stats_now(self) -> Stats:
         """Returns the statistics so far."""
         with self.lock:
@@ -452,6 +460,9 @@ class MemoryTopics:
             write.first = self._grow(topic, write.records, write.count)
             producer.answers[write.sequence] = write.first, write.count, write.timestamp
         producer.forget(write.first_outstanding)
+
+    def _alter(self, write: AlterTopic) -> None:
+        self.topic(write.topic_id).settings = write.settings
 
     def _delete(self, write: DeleteTopic) -> None:
         self.topic(write.topic_id)
@@ -667,6 +678,9 @@ class MemoryStore:
 
     def all_groups(self) -> dict[int, list[str]]:
         return self._engine.all_groups()
+
+    def age(self, topic_id: int, id: int) -> float:
+        return self._engine.age(topic_id, id)
 
     def stats(self) -> Stats:
         return self._engine.stats_now()

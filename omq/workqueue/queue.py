@@ -460,9 +460,10 @@ class WorkQueue:
     def limit_tries(self, max_tries: int | None) -> None:
         """Sets `max_tries`, and makes waiting messages dead letters that have failed as often already."""
         self.max_tries = max_tries
-        for piece in list(self._requeued):
-            if self._dead_lettered(piece):
-                self._requeued.take(piece.first, piece.last)
+        for waiting in (self._requeued, self._delayed):
+            for piece in list(waiting):
+                if self._dead_lettered(piece):
+                    waiting.take(piece.first, piece.last)
 
     def _dead_lettered(self, piece: Range[InFlight]) -> bool:
         """Makes messages dead letters if they have reached `max_tries`; returns whether they have."""

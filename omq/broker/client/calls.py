@@ -73,6 +73,16 @@ class Calls(Generic[_Subscription, _Consumer]):
         answer = await self._connection.ask(protocol.CREATE, pack_json(about))
         return TopicInfo.read(protocol.read_json(answer[0]))
 
+    async def alter(self, topic: str, *, force: bool = False, **settings: Any) -> TopicInfo:
+        """Changes settings of a topic; see `omq.broker.Client.alter`."""
+        name = check_name(topic)
+        if not isinstance(force, bool):
+            raise TypeError(f"force={force!r:.80}: must be True or False, not {type(force).__name__}")
+        answer = await self._connection.ask(
+            protocol.ALTER, pack_json({"name": name, "settings": settings, "force": force})
+        )
+        return TopicInfo.read(protocol.read_json(answer[0]))
+
     async def delete(self, topic: str) -> None:
         """Deletes a topic with all its messages; see `omq.broker.Client.delete`."""
         await self._connection.ask(protocol.DELETE, check_name(topic).encode())

@@ -105,10 +105,34 @@ class Client(ClosesAtExit):
             The topic.
 
         Raises:
-            TopicError: The topic exists with other settings, or the name or a setting is not valid or not known.
+            TopicError: The topic exists with other settings (`alter` changes them), or the name or a setting is not
+                valid or not known.
             TypeError: The name is not a string.
         """
         return run_blocking(lambda: self._calls.create(topic, delivery=delivery, persistence=persistence, **settings))
+
+    def alter(self, topic: str, *, force: bool = False, **settings: Any) -> TopicInfo:
+        """Changes settings of a topic that exists. They are durable, and apply to its messages and readers at once.
+
+        Publishers that wait for room go on if there is room by the new settings. If the new `overflow` is `"reject"`,
+        the others get `StoreFull`.
+
+        Args:
+            topic: The topic's name.
+            force: True also makes changes that drop messages at once, or move unacknowledged ones to the dead letters
+                because of a lower bound.
+            **settings: The settings to change, as in `create`; `None` removes one, which then has its default. Others
+                stay. Delivery and persistence cannot change.
+
+        Returns:
+            The topic.
+
+        Raises:
+            TopicError: The topic does not exist, a setting is not valid or cannot change, the dead-letter topics would
+                form a cycle, or messages would be dropped: the text has their number. Nothing was changed.
+            TypeError: The name is not a string, or *force* is not a bool.
+        """
+        return run_blocking(lambda: self._calls.alter(topic, force=force, **settings))
 
     def delete(self, topic: str) -> None:
         """Deletes a topic with all its messages; its readers get a `TopicError`.

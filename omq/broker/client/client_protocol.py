@@ -56,6 +56,7 @@ _ANSWERS: Final = {
     protocol.OFFSET_AFTER: protocol.OFFSET,
     protocol.OFFSET_AT: protocol.OFFSET,
     protocol.CREATE: protocol.CREATED,
+    protocol.ALTER: protocol.ALTERED,
     protocol.DELETE: protocol.DELETED,
     protocol.TOPICS: protocol.TOPICS,
     protocol.DURABLES: protocol.DURABLES,

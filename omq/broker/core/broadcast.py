@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Final, Literal
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, Final, Literal
 
 from omq._core.blocks import read_header
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import CursorStats, GroupStats, SubscriptionStats
-from omq.broker.core.topic import Topic, TopicScheduler
+from omq.broker.core.topic import Loss, Topic, TopicScheduler
 from omq.broker.core.topic_queue import DeadLetters, TopicQueue
 from omq.broker.errors import (
     BrokerError,
@@ -140,6 +140,49 @@ class BroadcastTopic(Topic):
         if self._retained_for is not None:
             cursors.setdefault(self._retained_for, 0)
             self._trim(cursors[self._retained_for])  # the broker may have stopped between the ack and the trim
+
+    # ------------------------------------------------------------------ other settings
+
+    def losses(self, settings: Mapping[str, Any]) -> list[Loss]:
+        state = self.state()
+        kept = state.messages(0)
+        fate = "messages that it keeps would be dropped"
+
+        def beyond(max_messages: int) -> int:
+            return kept - state.messages(state.last - max_messages)
+
+        found = self._bound_losses(settings, kept, state.bytes, beyond, fate)
+        found += self._age_losses(settings, state.first, kept)
+        name = settings.get("retain_for")
+        if name is not None and name != self._retained_for and name in self._cursors:
+            lost = kept - state.messages(self._cursors[name])
+            if lost:
+                found.append(Loss("retain_for", f"{lost} of the {kept} {fate}, up to its cursor {self._cursors[name]}"))
+        return found
+
+    async def alter(self, settings: dict[str, Any]) -> None:
+        await super().alter(settings)
+        for group in self.groups.values():
+            group.queue.limit_tries(settings.get("max_deliveries"))
+        before, self._retained_for = self._retained_for, settings.get("retain_for")
+        if before == self._retained_for:
+            return
+        if before is not None:
+            self._keep_cursor(before)  # it may never have been stored, and remains as any other
+        if self._retained_for is not None:
+            if self._retained_for not in self._cursors:
+                self._unconfirmed.add(self._retained_for)
+                self._cursors[self._retained_for] = self.state().first - 1
+            self._keep_cursor(self._retained_for)
+        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # After an error the topic saves the cursors again.
+        self.flush(lambda error: None if saved.done() else saved.set_result(None))
+        await saved
+
+    def _keep_cursor(self, name: str) -> None:
+        """Stores the cursor of a durable subscription, unless it is damaged; that of `retain_for` drops messages."""
+        if self._cursors[name] >= 0:
+            self.move(name, self._cursors[name])
 
     # ------------------------------------------------------------------ subscribing
 

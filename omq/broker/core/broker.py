@@ -22,7 +22,9 @@ from omq.broker.core.topic_consumer import TopicConsumer
 from omq.broker.errors import BrokerError, Damaged, TopicError, broker_error
 from omq.broker.protocol import DEFAULT_ACK_TIMEOUT_S, DEFAULT_PREFETCH, check_name
 from omq.broker.settings import (
+    SETTINGS,
     InvalidSetting,
+    alter_settings,
     check_topic,
     dead_letter_cycle,
     dead_letter_of,
@@ -33,7 +35,17 @@ from omq.broker.start_time import StartTime
 from omq.serving.extras import missing_extra
 from omq.store.async_store import AsyncStore
 from omq.store.errors import TopicFull
-from omq.store.interface import Appended, CommitStages, DeleteTopic, MakeTopic, Notify, Stats, Store, TopicState
+from omq.store.interface import (
+    AlterTopic,
+    Appended,
+    CommitStages,
+    DeleteTopic,
+    MakeTopic,
+    Notify,
+    Stats,
+    Store,
+    TopicState,
+)
 from omq.store.memory import MemoryStore
 
 log = logging.getLogger("omq.broker")
@@ -87,7 +99,11 @@ class Broker:
         self._directory = None if directory is None else Path(directory)
         self._flush_interval = flush_interval
         self._by_id: dict[int, Topic] = {}
+        #: Topics that are being created, altered or deleted.
         self._changing: dict[str, asyncio.Future[None]] = {}
+        self._altering = asyncio.Lock()  # topics are altered one after the other
+        #: Set while a topic is altered to another dead-letter topic: until it is, either one may be in force.
+        self._retargeting: asyncio.Future[None] | None = None
         #: The dead-letter topics of topics that are being created or deleted.
         self._pending_targets: dict[str, str | None] = {}
         self._ready: dict[Topic, None] = {}
@@ -184,15 +200,13 @@ class Broker:
             check_name(target, "the name of a dead-letter topic")
         if persistence == "strong" and not self.persistent:
             raise TopicError("this broker keeps everything in memory: persistence cannot be 'strong'")
-        while (change := self._changing.get(name)) is not None:
+        while change := self._changing.get(name) or (self._retargeting if target is not None else None):
             await change
         topic = self.topics.get(name)
         if topic is not None:
             _compare(topic, delivery, persistence, checked)
             return topic
-        cycle = dead_letter_cycle(name, lambda one: target if one == name else self._target_of(one))
-        if cycle is not None:
-            raise TopicError(f"topic {name!r}: {describe_cycle(cycle)}")
+        self._check_cycle(name, target)
         change = self._changing[name] = self.loop.create_future()
         self._pending_targets[name] = target
         try:
@@ -205,6 +219,57 @@ class Broker:
         log.info("topic %r: created, %s and %s, with %s", name, delivery, persistence, checked or "no settings")
         return topic
 
+    async def alter(
+        self,
+        name: str,
+        changes: Mapping[str, Any],
+        *,
+        force: bool = False,
+        check_target: Callable[[str], None] = lambda target: None,
+    ) -> Topic:
+        """Changes settings of a topic; they apply at once and are durable.
+
+        Args:
+            name: The topic.
+            changes: Values by setting; `None` removes a setting, which is at its default then.
+            force: Also makes changes that drop messages at once.
+            check_target: Called with another dead-letter topic; may raise `PermissionDenied`.
+
+        Raises:
+            TopicError: The topic does not exist, a setting is not valid or cannot change, or messages would be dropped.
+            Damaged: The store could not open the topic.
+        """
+        async with self._altering:
+            while (change := self._changing.get(name)) is not None:
+                await change
+            topic = self.topic(name)
+            before = topic.settings
+            settings = _altered(topic, changes)
+            if settings == before:
+                return topic
+            losses = [] if force else topic.losses(settings)
+            if losses:
+                shown = "; ".join(f"{key}={settings.get(key)!r:.80}: {text}" for key, text in losses)
+                raise TopicError(f"topic {name!r}: {shown}. Alter it with force to drop them")
+            target = dead_letter_of(name, topic.delivery, settings)
+            retargets = target != self.target_of(name)
+            if retargets and target is not None:
+                check_target(target)
+                self._check_cycle(name, target)
+            change = self._changing[name] = self.loop.create_future()
+            self._retargeting = change if retargets else None
+            try:
+                await self.store.do(AlterTopic(topic.id, settings))
+                await topic.alter(settings)
+            finally:
+                del self._changing[name]
+                self._retargeting = None
+                change.set_result(None)
+        altered = (key for key in SETTINGS if settings.get(key) != before.get(key))
+        changed = ", ".join(f"{key} from {before.get(key)!r} to {settings.get(key)!r}" for key in altered)
+        log.info("topic %r: altered, %s", name, changed)
+        return topic
+
     async def delete(self, name: str) -> None:
         """Deletes a topic and ends its readers. It also deletes a damaged topic that the store could not open.
 
@@ -215,9 +280,11 @@ class Broker:
         if refused is not None and name not in self.topics:
             await self.store.do(DeleteTopic(refused.topic_id))
             return
+        while name in self.topics and (change := self._changing.get(name)) is not None:
+            await change  # until it is altered
         topic = self.topic(name)
         # A topic that is created meanwhile may not close a cycle with it: the deletion may fail.
-        self._pending_targets[name] = self._target_of(name)
+        self._pending_targets[name] = self.target_of(name)
         del self.topics[name]
         topic.deleted = True
         topic.end(TopicError(f"topic {name!r} was deleted"))
@@ -262,10 +329,16 @@ class Broker:
             found = await self.create(name, persistence=topic.persistence)
         return found.id
 
-    def _target_of(self, name: str) -> str | None:
+    def target_of(self, name: str) -> str | None:
         """Returns the dead-letter topic of a topic that exists or is being created or deleted."""
         topic = self.topics.get(name)
         return self._pending_targets.get(name) if topic is None else topic.dead_letter
+
+    def _check_cycle(self, name: str, target: str | None) -> None:
+        """Raises `TopicError` if the dead letters of a topic with this dead-letter topic would return to it."""
+        cycle = dead_letter_cycle(name, lambda one: target if one == name else self.target_of(one))
+        if cycle is not None:
+            raise TopicError(f"topic {name!r}: {describe_cycle(cycle)}")
 
     def set_permissions(self, permissions: Iterable[Permission]) -> None:
         """Replaces the permissions, and ends the readers that the new ones do not allow."""
@@ -303,7 +376,8 @@ class Broker:
     def _has_room(self, topic_id: int, count: int, size: int) -> bool:
         """Returns whether a topic has room for *count* messages of *size* bytes; in any thread."""
         topic = self._by_id.get(topic_id)
-        return topic is None or topic.admission is None or topic.admission.has_room(count, size)
+        admission = None if topic is None else topic.admission
+        return admission is None or admission.has_room(count, size)
 
     def count_published(self, id: int, count: int, size: int) -> None:
         """Counts messages that a commit or a move to the dead letters has added to a topic."""
@@ -495,9 +569,11 @@ class CommitPublication(Publication):
     def _committed(self, write: CommitStages) -> None:
         full = write.error
         if isinstance(full, TopicFull) and (topic := self._broker.topic_of(full.topic_id)) is not None:
-            assert topic.admission is not None
             self.count, self.size = full.count, full.size
-            topic.admission.hold_or_reject(self)
+            if topic.admission is None:  # it was altered meanwhile
+                self.submit()
+            else:
+                topic.admission.hold_or_reject(self)
             return
         for id, (count, size) in write.grown.items() if full is None else ():
             self._broker.count_published(id, count, size)
@@ -528,6 +604,24 @@ def _environment(stats: Stats) -> EnvironmentStats:
         "sync_seconds": stats.sync_seconds,
         "sync_buckets": buckets,
     }
+
+
+def _altered(topic: Topic, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns all settings of a topic after changes.
+
+    Raises:
+        TopicError: A setting is not valid, or cannot change.
+    """
+    try:
+        settings = alter_settings(topic.delivery, topic.persistence, topic.settings, changes)
+    except InvalidSetting as error:
+        raise TopicError(f"topic {topic.name!r}: {error}") from None
+    target = dead_letter_of(topic.name, topic.delivery, settings)
+    if target == topic.name:
+        raise TopicError(f"topic {topic.name!r} cannot be its own dead-letter topic")
+    if target is not None:
+        check_name(target, "the name of a dead-letter topic")
+    return settings
 
 
 def _compare(topic: Topic, delivery: str, persistence: str, settings: dict[str, Any]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import SubscriptionStats
-from omq.broker.core.topic import Topic, TopicScheduler
+from omq.broker.core.topic import Loss, Topic, TopicScheduler
 from omq.broker.core.topic_consumer import TopicConsumer
 from omq.broker.core.topic_queue import DeadLetters, TopicQueue
 from omq.broker.errors import BrokerError
@@ -40,6 +41,26 @@ class RoundRobinTopic(Topic):
             changed=self._schedule_save,
             later=scheduler.later,
         )
+
+    # ------------------------------------------------------------------ other settings
+
+    def losses(self, settings: Mapping[str, Any]) -> list[Loss]:
+        unfinished, size = self.used()
+
+        def beyond(max_messages: int) -> int:
+            return min(max(unfinished - max_messages, 0), self.work.queue.waiting)
+
+        fate = "unacknowledged messages would become dead letters"
+        found = self._bound_losses(settings, unfinished, size, beyond, fate)
+        return found + self._age_losses(settings, self._store.store.ack_set(self.id).floor + 1, unfinished)
+
+    async def alter(self, settings: dict[str, Any]) -> None:
+        self.refresh()  # by the `max_age` so far
+        await super().alter(settings)
+        self._drops_oldest = overflow_of(self.delivery, settings) == "drop-oldest"
+        self.work.queue.limit_tries(settings.get("max_deliveries"))
+        if self._drops_oldest:
+            self._drop_oldest()
 
     # ------------------------------------------------------------------ consuming
 

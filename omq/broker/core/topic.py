@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
-from typing import ClassVar, Final, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeGuard, TypeVar
 
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.stats import CursorStats, GroupStats, SubscriptionStats, TopicStats
@@ -96,6 +96,26 @@ class TimeOffset(NamedTuple):
     is_end: bool
 
 
+class Loss(NamedTuple):
+    """Messages that other settings of a topic would drop at once.
+
+    Attributes:
+        key: The name of the setting that would drop them.
+        text: The number of the messages, as the end of an error text.
+    """
+
+    key: str
+    text: str
+
+
+_Bound = TypeVar("_Bound", int, float)
+
+
+def _is_lower(bound: _Bound | None, before: _Bound | None) -> TypeGuard[_Bound]:
+    """Returns whether a bound is lower than before; `None`: without one."""
+    return bound is not None and (before is None or bound < before)
+
+
 class Topic:
     """One topic: its settings, its counters, and the progress of its readers that is to be stored.
 
@@ -115,6 +135,7 @@ class Topic:
         deleted: The topic was deleted or is being deleted.
         dead_letter: The name of its dead-letter topic; `None` for none.
         admission: Admits publications to a bounded topic; `None` admits everything.
+        rejected: Messages that were rejected since the broker started.
     """
 
     delivery: Literal["broadcast", "round-robin"]
@@ -131,7 +152,9 @@ class Topic:
         self.delivered = self.delivered_bytes = 0
         self._store = store
         self._scheduler = scheduler
-        self.admission = self._admission(store)
+        self.rejected = 0
+        self.admission: TopicAdmission | None = None
+        self._set_bounds()
         self._saving: Write | None = None  # the last write of `_submit_save` that is not answered
         self._save_error: BrokerError | None = None  # of the last write
         self._retrying = False
@@ -147,17 +170,97 @@ class Topic:
 
     # ------------------------------------------------------------------ publishing
 
-    def _admission(self, store: AsyncStore) -> TopicAdmission | None:
-        """Returns the admission control; `None` for a topic without bounds, or one that drops its oldest messages."""
+    def _set_bounds(self) -> None:
+        """Sets the admission by the settings: a topic without bounds, or that drops its oldest messages, has none."""
         overflow = overflow_of(self.delivery, self.settings)
+        max_messages, max_bytes = self._bounds(self.settings)
         if overflow == "drop-oldest":
-            return None
-        max_messages, max_bytes = self.settings.get("max_messages"), self.settings.get("max_bytes")
-        if max_bytes is None and store.in_memory(self.persistence):
-            max_bytes = MAX_MEMORY_BYTES
+            max_messages = max_bytes = None
+        admission = self.admission
         if max_messages is None and max_bytes is None:
-            return None
-        return TopicAdmission(self, overflow, max_messages, max_bytes, self._scheduler)
+            self.admission = None
+        elif admission is None:
+            self.admission = TopicAdmission(self, self._scheduler)
+            admission = self.admission
+        if admission is not None:
+            admission.set_bounds(overflow, max_messages, max_bytes)
+
+    def _bounds(self, settings: Mapping[str, Any]) -> tuple[int | None, int | None]:
+        """Returns `max_messages` and `max_bytes`, with the default of topics in memory; `None` for no bound."""
+        max_bytes = settings.get("max_bytes")
+        has_default = self.delivery == "broadcast" or overflow_of(self.delivery, settings) != "drop-oldest"
+        if max_bytes is None and has_default and self._store.in_memory(self.persistence):
+            max_bytes = MAX_MEMORY_BYTES
+        return settings.get("max_messages"), max_bytes
+
+    # ------------------------------------------------------------------ other settings
+
+    def losses(self, settings: Mapping[str, Any]) -> list[Loss]:
+        """Returns what other settings would drop at once, which the present ones keep.
+
+        Args:
+            settings: All settings, checked.
+        """
+        raise NotImplementedError
+
+    def _bound_losses(
+        self, settings: Mapping[str, Any], kept: int, size: int, beyond: Callable[[int], int], fate: str
+    ) -> list[Loss]:
+        """Returns what `max_messages` and `max_bytes` would drop.
+
+        Args:
+            settings: All settings.
+            kept: The number of messages that count for the bounds.
+            size: Their approximate bytes.
+            beyond: Returns the number of messages that a value of `max_messages` drops.
+            fate: The end of the error text: the messages and what becomes of them.
+        """
+        if overflow_of(self.delivery, settings) != "drop-oldest":
+            return []
+        dropping = overflow_of(self.delivery, self.settings) == "drop-oldest"
+        before = self._bounds(self.settings) if dropping else (None, None)
+        max_messages, max_bytes = self._bounds(settings)
+
+        def key_of(bound: str) -> str:
+            """Returns the setting to blame: the bound, or the one by which the topic drops its oldest messages."""
+            keys = (bound, "overflow", "retain_for")
+            return next((key for key in keys if settings.get(key) != self.settings.get(key)), bound)
+
+        found: list[Loss] = []
+        if _is_lower(max_messages, before[0]) and (lost := beyond(max_messages)):
+            found.append(Loss(key_of("max_messages"), f"{lost} of the {kept} {fate}"))
+        if _is_lower(max_bytes, before[1]) and size > max_bytes and kept > 1:
+            found.append(Loss(key_of("max_bytes"), f"{size - max_bytes} of the {size} bytes of {kept} {fate}"))
+        return found
+
+    def _age_losses(self, settings: Mapping[str, Any], oldest: int, kept: int) -> list[Loss]:
+        """Returns what `max_age` would drop.
+
+        Args:
+            settings: All settings.
+            oldest: The id of the oldest message.
+            kept: The number of messages.
+        """
+        max_age = settings.get("max_age")
+        if not kept or not _is_lower(max_age, self.settings.get("max_age")):
+            return []
+        age = self._store.store.age(self.id, oldest)
+        if age <= max_age:
+            return []
+        return [Loss("max_age", f"the oldest of the {kept} messages that it keeps is {age:.3f} s old")]
+
+    async def alter(self, settings: dict[str, Any]) -> None:
+        """Takes other settings, which are stored already; returns once everything that they add is durable, too.
+
+        Args:
+            settings: All settings, checked.
+        """
+        self.touch()
+        self.settings = settings
+        self.dead_letter = dead_letter_of(self.name, self.delivery, settings)
+        self._set_bounds()
+
+    # ------------------------------------------------------------------ appending
 
     def append(
         self,
@@ -422,7 +525,7 @@ class Topic:
             "delivered_bytes": self.delivered_bytes,
             "redelivered": self.redelivered,
             "dead_lettered": self.dead_lettered,
-            "rejected": 0 if self.admission is None else self.admission.rejected,
+            "rejected": self.rejected,
             "blocked": 0 if self.admission is None else self.admission.blocked,
             "dropped": self.dropped,
             "expired": self.expired,
@@ -452,6 +555,7 @@ class Publication:
 
     #: It reserves room when it is submitted, until `TopicAdmission.release`. Otherwise the store checks for room.
     reserves: ClassVar[bool] = False
+    probing = False
 
     def __init__(self, count: int, size: int, memory: int, alive: Callable[[], bool]) -> None:
         self.held_bytes = HELD_OVERHEAD_BYTES + memory
@@ -469,7 +573,12 @@ class Publication:
 
 
 class RecordsPublication(Publication):
-    """Records to append to a topic; see `Topic.append`."""
+    """Records to append to a topic; see `Topic.append`.
+
+    Attributes:
+        admission: The admission that it has entered; `None` if the topic had none. Another may be in force since.
+        probing: The store was asked whether the records are a repetition, and has not answered.
+    """
 
     __slots__ = (
         "_answered",
@@ -479,7 +588,10 @@ class RecordsPublication(Publication):
         "_records",
         "_same_records",
         "_sequence",
+        "_submitted",
         "_topic",
+        "admission",
+        "probing",
     )
 
     reserves = True
@@ -505,17 +617,27 @@ class RecordsPublication(Publication):
         self._sequence = sequence
         self._first_outstanding = first_outstanding
         self._answered = False  # both a probe and the submitted write may have the answer
+        self.admission: TopicAdmission | None = None
+        self.probing = False
+        self._submitted = False
 
     @property
     def deduplicated(self) -> bool:
         """Returns whether the store can detect a repetition of the records."""
         return bool(self._producer and self._sequence)
 
+    @property
+    def decided(self) -> bool:
+        """Returns whether the records were submitted to the store, or refused."""
+        return self._submitted or self._answered
+
     def submit(self) -> None:
+        self._submitted = True
         self._append(self._stored)
 
     def probe(self) -> None:
         """Asks the store for the answer in case the records are a repetition; it stores nothing."""
+        self.probing = True
         self._append(self._probed, repeats_only=True)
 
     def _append(self, back: Callable[[Append], None], *, repeats_only: bool = False) -> None:
@@ -536,17 +658,17 @@ class RecordsPublication(Publication):
         topic = self._topic
         topic._store.waiting -= self.size
         self._answer(write)
-        if topic.admission is not None:
-            topic.admission.release(self)
+        if self.admission is not None:
+            self.admission.release(self)
 
     def _probed(self, write: Append) -> None:
-        topic = self._topic
-        topic._store.waiting -= self.size
+        self._topic._store.waiting -= self.size
+        self.probing = False
         repeats = not isinstance(write.error, TopicFull)
         if not repeats:
             write.error = None  # breaks the reference cycle of the write and the error's traceback
-        assert topic.admission is not None
-        topic.admission.probed(self, repeats)
+        assert self.admission is not None
+        self.admission.probed(self, repeats)
         if repeats:
             self._answer(write)
 
@@ -593,34 +715,38 @@ class TopicAdmission:
 
     Args:
         topic: The topic.
-        overflow: `reject` or `block`: what a publication without room does.
-        max_messages: The most messages of the topic; `None` for no bound.
-        max_bytes: The most bytes of the topic, approximately; `None` for no bound.
         scheduler: Makes calls later, and counts the publications that wait in all topics.
-
-    Attributes:
-        rejected: Messages that were rejected since the broker started.
     """
 
-    def __init__(
-        self,
-        topic: Topic,
-        overflow: str,
-        max_messages: int | None,
-        max_bytes: int | None,
-        scheduler: TopicScheduler,
-    ) -> None:
-        self.rejected = 0
+    def __init__(self, topic: Topic, scheduler: TopicScheduler) -> None:
         self._topic = topic
-        self._blocks = overflow == "block"
-        self._max_messages = max_messages
-        self._max_bytes = max_bytes
+        self._blocks = False
+        self._max_messages: int | None = None
+        self._max_bytes: int | None = None
         self._scheduler = scheduler
         self._submitted = self._submitted_bytes = 0  # not answered by the store
         self._held: deque[Publication] = deque()  # waiting for room, oldest first
         self._held_bytes = 0
         self._polling = False
         self._log_limit = RateLimit()
+
+    def set_bounds(self, overflow: str, max_messages: int | None, max_bytes: int | None) -> None:
+        """Sets the bounds. Waiting publications go on if they have room now, and are rejected if they may not wait.
+
+        Args:
+            overflow: `reject` or `block`: what a publication without room does.
+            max_messages: The most messages of the topic; `None` for no bound.
+            max_bytes: The most bytes of the topic, approximately; `None` for no bound.
+        """
+        self._blocks = overflow == "block"
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self.resume()
+        if not self._blocks:
+            for publication in tuple(self._held):
+                self._remove(publication)
+                if not publication.probing:  # `probed` rejects it if it is not a repetition
+                    self._reject(publication)
 
     @property
     def blocked(self) -> int:
@@ -641,6 +767,7 @@ class TopicAdmission:
     def admit(self, publication: RecordsPublication) -> None:
         """Submits a publication, holds it until there is room, or rejects it."""
         self._topic.refresh()
+        publication.admission = self
         if not self._held and self.has_room(publication.count, publication.size):
             self._submit(publication)
         elif not self._blocks and not publication.deduplicated:
@@ -727,11 +854,14 @@ class TopicAdmission:
         if repeats:
             if publication in self._held:
                 self._remove(publication)
-        elif not self._blocks:
-            self._reject(publication)
+        elif not publication.decided and publication not in self._held:
+            if not self._held and self.has_room(publication.count, publication.size):
+                self._submit(publication)
+            else:
+                self.hold_or_reject(publication)
 
     def _reject(self, publication: Publication) -> None:
-        self.rejected += publication.count
+        self._topic.rejected += publication.count
         self._topic.touch()
         self._log("publications are rejected")
         messages, used = self._topic.used()

@@ -863,12 +863,35 @@ class ClientSession:
         self._run(tag, create())
 
     def _check_dead_letter(self, name: str, delivery: str, settings: dict[str, Any]) -> None:
-        """Checks that the client may publish to the dead-letter topic, and create it if it does not exist."""
+        """Checks that the client may have the topic's dead letters in their topic."""
         target = dead_letter_of(name, delivery, settings)
         if target is not None:
-            self.check_permission("publish", target)
-            if target not in self.broker.topics:
-                self.check_permission("create", target)
+            self._check_target(target)
+
+    def _check_target(self, target: str) -> None:
+        """Checks that the client may publish to a dead-letter topic, and create it if it does not exist."""
+        self.check_permission("publish", target)
+        if target not in self.broker.topics:
+            self.check_permission("create", target)
+
+    def _alter(self, tag: bytes, message: list[bytes]) -> None:
+        """Changes settings of a topic."""
+        arguments = p.json_object(message, 2)
+        name, settings, force = arguments.get("name"), arguments.get("settings", {}), arguments.get("force", False)
+        if not isinstance(name, str):
+            raise SyntaxFault(f"name={name!r:.40}: must be a string")
+        if not isinstance(settings, dict):
+            raise SyntaxFault(f"settings={settings!r:.40}: must be an object")
+        if not isinstance(force, bool):
+            raise SyntaxFault(f"force={force!r:.40}: must be true or false")
+        p.check_name(name)
+        self.check_permission("admin", name)
+
+        async def alter() -> None:
+            topic = await self.broker.alter(name, settings, force=force, check_target=self._check_target)
+            self.put((p.ALTERED, tag, topic.info()))
+
+        self._run(tag, alter())
 
     def _delete(self, tag: bytes, message: list[bytes]) -> None:
         """Deletes a topic with all its messages."""
@@ -968,6 +991,7 @@ class ClientSession:
         p.OFFSET_AFTER: (_offset_after, 4, 4),
         p.OFFSET_AT: (_offset_at, 2, 2),
         p.CREATE: (_create, 1, 1),
+        p.ALTER: (_alter, 1, 1),
         p.DELETE: (_delete, 1, 1),
         p.TOPICS: (_topics, 0, 1),
         p.DURABLES: (_durables, 1, 1),

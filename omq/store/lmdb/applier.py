@@ -15,6 +15,7 @@ from omq.store.interface import (
     MAX_ID,
     AbortStage,
     Acknowledge,
+    AlterTopic,
     Append,
     CommitStages,
     DeleteCursor,
@@ -139,6 +140,7 @@ class Applier:
             LoggedAppend: self._append_pending,
             MoveAck: self._acknowledge,
             MakeTopic: self._make_topic,
+            AlterTopic: self._alter_topic,
             DeleteTopic: self._delete_topic,
             Acknowledge: self._acknowledge,
             MoveToDeadLetter: self._move_to_dead_letter,
@@ -374,6 +376,15 @@ class Applier:
         topic = self.catalog.make(self._transaction, write)
         if topic is not None and topic.persistence == "strong":
             self.topics[topic.id] = topic
+            self.touched.add(topic)
+
+    def _alter_topic(self, write: AlterTopic) -> None:
+        """Rewrites the topic's row in the catalog's environment, and applies the settings in the topic's own."""
+        if self.catalog is not None:
+            self.catalog.alter(self._transaction, write)
+        topic = self.topics.get(write.topic_id)
+        if topic is not None:
+            topic.settings = write.settings
             self.touched.add(topic)
 
     def _delete_topic(self, write: DeleteTopic) -> None:

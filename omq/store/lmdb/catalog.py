@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from omq.store.ack_set import AckSet
 from omq.store.block_builder import BlockBuilder
 from omq.store.errors import DamagedError, StoreError, UnknownTopic
-from omq.store.interface import Delivery, MakeTopic, Persistence, TopicState
+from omq.store.interface import AlterTopic, Delivery, MakeTopic, Persistence, TopicState
 from omq.store.internal import ReserveIds
 from omq.store.lmdb.layout import NEXT_TOPIC, NUMBER, rows, topic_key, with_checksum, without_checksum
 
@@ -115,6 +115,7 @@ class Catalog:
         self.damaged: dict[int, DamagedError] = {}
         self._ids: dict[str, int] = {}
         self._deleted: dict[int, StoredTopic] = {}  # by transactions that may still be rolled back
+        self._altered: set[int] = set()  # topics with other settings, by transactions that may still be rolled back
 
     def load(self, transaction: Any) -> None:
         """Reads the committed catalog. Keeps the objects of topics that it knows."""
@@ -126,6 +127,8 @@ class Catalog:
                 if topic is None:
                     row = json.loads(without_checksum(key, value))
                     topic = StoredTopic(id, row["name"], row["delivery"], row["persistence"], row["settings"])
+                elif id in self._altered:
+                    topic.settings = json.loads(without_checksum(key, value))["settings"]
                 found[id] = topic
             except (DamagedError, ValueError, KeyError, TypeError) as error:
                 self.damaged[id] = DamagedError(f"topic {id}, whose name cannot be read: {error}", id)
@@ -140,6 +143,7 @@ class Catalog:
         with suppress(DamagedError):  # the creation of a topic reports it
             self.next = self._next(transaction)
         self._deleted.clear()
+        self._altered.clear()
         self._ids = {topic.name: id for id, topic in found.items()}
 
     def make(self, transaction: Any, write: MakeTopic) -> StoredTopic | None:
@@ -155,15 +159,8 @@ class Catalog:
         if id > MAX_TOPIC_ID:
             raise StoreError(f"topic {write.name!r} cannot be created: all topic ids up to {MAX_TOPIC_ID} are used")
         self._set_next(transaction, id + 1)
-        key = topic_key(b"t", id)
-        row = {
-            "name": write.name,
-            "delivery": write.delivery,
-            "persistence": write.persistence,
-            "settings": write.settings,
-        }
-        transaction.put(key, with_checksum(key, json.dumps(row).encode()))
         topic = StoredTopic(id, write.name, write.delivery, write.persistence, dict(write.settings))
+        self._put(transaction, topic, topic.settings)
         if write.persistence != "strong":
             topic.reserved = RESERVED_IDS
             self._reserve(transaction, id, RESERVED_IDS)
@@ -171,6 +168,17 @@ class Catalog:
         self._ids[write.name] = id
         write.topic_id = id
         return topic
+
+    def alter(self, transaction: Any, write: AlterTopic) -> None:
+        """Rewrites the row of a topic with other settings. The topic itself takes them in its own environment."""
+        id = write.topic_id
+        if id in self.damaged:
+            raise self.damaged[id]
+        topic = self.topics.get(id)
+        if topic is None:
+            raise UnknownTopic(f"there is no topic with the id {id}")
+        self._altered.add(id)
+        self._put(transaction, topic, write.settings)
 
     def delete(self, transaction: Any, id: int) -> StoredTopic:
         """Deletes the row of a topic."""
@@ -190,6 +198,18 @@ class Catalog:
         for id, highest in write.highest.items():
             if id in self.topics:
                 self._reserve(transaction, id, highest)
+
+    @staticmethod
+    def _put(transaction: Any, topic: StoredTopic, settings: dict[str, Any]) -> None:
+        """Writes the row of a topic."""
+        key = topic_key(b"t", topic.id)
+        row = {
+            "name": topic.name,
+            "delivery": topic.delivery,
+            "persistence": topic.persistence,
+            "settings": settings,
+        }
+        transaction.put(key, with_checksum(key, json.dumps(row).encode()))
 
     @staticmethod
     def _next(transaction: Any) -> int:

@@ -88,6 +88,22 @@ def find_record(transaction: Any, topic_id: int, id: int, oldest: int) -> bytes:
     raise Gone(f"id {id} is not kept", oldest)
 
 
+def stored_at(transaction: Any, topic_id: int, id: int) -> int | None:
+    """Returns the time by the store's clock at which the block of an id was stored, or else the next block.
+
+    It is `None` without a block, and for a damaged one, whose age is unknown.
+    """
+    cursor = seek(transaction, topic_id, id)
+    if cursor is None:
+        return None
+    try:
+        return block_header(bytes(cursor.key()), cursor.value())[1]
+    except DamagedError:
+        return None
+    finally:
+        cursor.close()
+
+
 def save_damaged_block(directory: Path, transaction: Any, damage: tuple[int, int, int]) -> None:
     """Copies the block that has damaged ids to a file, if there is one."""
     topic_id, first, last = damage

@@ -19,6 +19,7 @@ from omq.store.interface import (
     MAX_MEMORY_BYTES,
     AbortStage,
     Acknowledge,
+    AlterTopic,
     Append,
     Appended,
     CommitStages,
@@ -56,7 +57,7 @@ from omq.store.lmdb.data_file import checksum
 from omq.store.lmdb.environment import Environment
 from omq.store.lmdb.flusher import Flusher
 from omq.store.lmdb.layout import id_ranges
-from omq.store.lmdb.reader import LmdbReader, find_record, save_damaged_block
+from omq.store.lmdb.reader import LmdbReader, find_record, save_damaged_block, stored_at
 from omq.store.lmdb.store_directory import StoreDirectory
 from omq.store.lmdb.wal import WriteAheadLog
 from omq.store.lmdb.writer import Writer
@@ -366,6 +367,14 @@ class LmdbStore:
         if isinstance(write, MakeTopic) and write.error is None and not write.found:
             self._catalog.next = max(self._catalog.next, write.topic_id + 1)
             self._open_topic(self._catalog.topics[write.topic_id])
+        elif isinstance(write, AlterTopic):
+            if write.stored:
+                write.error = None  # the catalog has the settings; the next write to the topic repeats the retention
+            elif write.error is None:
+                write.stored = True
+                engine = self._engines.get(write.topic_id)
+                if engine is not None and engine is not self._writers["strong"]:
+                    return self._forward(write, engine)
         elif isinstance(write, DeleteTopic):
             if write.error is not None and threading.current_thread().name.endswith("weak"):
                 # The catalog does not have the topic any more: it is deleted, and its rows are purged later.
@@ -488,7 +497,7 @@ class LmdbStore:
 
     def _writer_of(self, write: Write) -> Writer | None:
         """Returns the writer of a write; `None` for one that `_apply_here` handles."""
-        if isinstance(write, MakeTopic | DeleteTopic | CommitStages | AbortStage):
+        if isinstance(write, MakeTopic | AlterTopic | DeleteTopic | CommitStages | AbortStage):
             return self._writers["strong"]
         engine = self._engines.get(write.topic_id)  # type: ignore[attr-defined]
         if isinstance(write, MoveToDeadLetter) and self._engines.get(write.target_id, engine) is not engine:
@@ -611,6 +620,14 @@ class LmdbStore:
             with writer.environment.read() as reading:
                 found |= consumer_rows.load_all_groups(reading, writer.applier.topics)
         return found
+
+    def age(self, topic_id: int, id: int) -> float:
+        engine = self._engine_of(topic_id)
+        if isinstance(engine, MemoryTopics):
+            return engine.age(topic_id, id)
+        with engine.environment.read() as reading:
+            when = stored_at(reading, topic_id, id)
+        return 0.0 if when is None else max(self._directory.clock.now() - when, 0) / 1e6
 
     def stats(self) -> Stats:
         total = Stats(damaged=sorted(self._damaged))

@@ -215,9 +215,8 @@ def test_sighup_reloads_users_and_permissions(tmp_path: Path) -> None:
             permit()
             hang_up(command, "stay in force")
             users.write_text("alice:secret\nbob:secret\n")
-            hang_up(
-                command, "would allow every client everything; the previous users, keys and permissions stay in force"
-            )
+            stay = "the previous users, keys, permissions and topics stay in force"
+            hang_up(command, f"would allow every client everything; {stay}")
             assert alice.publish("t", b"2") == 2
             assert reading.recv(timeout=10).body == b"2"
             users.write_text("alice:other\nbob:secret\ncarol:secret\n")

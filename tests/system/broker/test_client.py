@@ -960,6 +960,7 @@ def test_nothing_is_staged_and_committed_without_a_word(twin, client, topic):
 def test_a_name_that_is_no_string_is_named(twin, client, topic, name):
     calls = [
         lambda: client.create(name),
+        lambda: client.alter(name),
         lambda: client.delete(name),
         lambda: client.durables(name),
         lambda: client.delete_durable(topic, name),

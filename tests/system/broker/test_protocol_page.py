@@ -394,6 +394,21 @@ def test_what_is_kept_until_it_is_read(client, other):
     assert (topic["first"], topic["settings"]["retain_for"]) == (3, "n")
 
 
+def test_altered_settings_apply_to_publications_that_wait(client, other):
+    client.create("altered", persistence="weak", settings={"max_messages": 3, "overflow": "block", "max_age": 60})
+    client.append(b"altered", *ABC)
+    client.send(b"PUBLISH", b"more", b"altered", b"d")
+    assert client.silent()
+    changes = {"name": "altered", "settings": {"max_messages": 4, "max_age": None}}
+    (topic,) = map(json.loads, other.ask(b"ALTER", changes, expect=b"ALTERED"))
+    assert (topic["settings"], topic["first"]) == ({"max_messages": 4, "overflow": "block"}, 1)
+    assert client.answer(b"more") == [b"PUBLISHED", b"more", u64(4)]
+    lower = {"name": "altered", "settings": {"max_messages": 2, "overflow": None}}
+    assert other.error(b"ALTER", lower) == "topic"
+    (topic,) = map(json.loads, other.ask(b"ALTER", {**lower, "force": True}, expect=b"ALTERED"))
+    assert topic["first"] == 3
+
+
 def test_publications_that_wait_for_room_can_be_cancelled(client, other):
     client.create(
         "given up", delivery="round-robin", persistence="weak", settings={"max_messages": 3, "overflow": "block"}

@@ -79,6 +79,15 @@ def test_everything_is_read(tmp_path: Path) -> None:
     )
 
 
+def test_a_topic_has_its_place(tmp_path: Path) -> None:
+    path = written(tmp_path, WHOLE)
+    assert [topic.place for topic in read_config(path).topics] == [
+        f'{path}: [[topic]] number {number} ("{name}")' for number, name in enumerate(("prices", "jobs", "plain"), 1)
+    ]
+    assert parse_topic("a:broadcast:weak").place == 'topic "a:broadcast:weak"'
+    assert topic_spec({"name": "a"}).place == ""
+
+
 def test_an_empty_file_is_the_default_configuration(tmp_path: Path) -> None:
     assert read_config(written(tmp_path, "")) == Config()
 

@@ -232,3 +232,17 @@ async def test_max_tries_applies_to_waiting_messages():
         here.queue.limit_tries(1)
         await until(lambda: owner.dead == [1])
         assert owner.finished_ids == [1]
+
+
+async def test_max_tries_applies_to_messages_that_wait_for_their_retry_delay():
+    async with work_queues() as here:
+        owner = here.owners[0]
+        await owner.publish(b"a", b"b", b"c")
+        one = RecordingConsumer(here.dispatcher)
+        here.pump()
+        one.nack([(1, 2)], 3600.0)
+        here.queue.limit_tries(2)
+        assert here.queue.waiting == 2
+        here.queue.limit_tries(1)
+        assert here.queue.waiting == 0
+        await until(lambda: owner.dead == [1, 2])

@@ -173,6 +173,17 @@ WRONG = [
     ("topic", [b"CREATE", b"1", j(name="n", delivery=["x"])]),
     ("topic", [b"CREATE", b"1", j(name="n", settings={"max_age": "old"})]),
     ("topic", [b"CREATE", b"1", j(name="t", persistence="async")]),
+    ("syntax", [b"ALTER", b"1"]),
+    ("syntax", [b"ALTER", b"1", b"[]"]),
+    ("syntax", [b"ALTER", b"1", j(settings={})]),
+    ("syntax", [b"ALTER", b"1", j(name=7)]),
+    ("syntax", [b"ALTER", b"1", j(name="t", settings=[])]),
+    ("syntax", [b"ALTER", b"1", j(name="t", force=1)]),
+    ("topic", [b"ALTER", b"1", j(name="n/n")]),
+    ("topic", [b"ALTER", b"1", j(name="nowhere")]),
+    ("topic", [b"ALTER", b"1", j(name="t", settings={"max_age": "old"})]),
+    ("topic", [b"ALTER", b"1", j(name="t", settings={"colour": None})]),
+    ("topic", [b"ALTER", b"1", j(name="t", settings={"delivery": "round-robin"})]),
     ("topic", [b"DELETE", b"1", b"nowhere"]),
     ("topic", [b"TOPICS", b"1", b"nowhere"]),
     ("topic", [b"DURABLES", b"1", b"nowhere"]),
@@ -184,6 +195,7 @@ WRONG = [
     ("too-large", [b"SUBSCRIBE", b"1", b"t", b" " * 65_537]),
     ("too-large", [b"CONSUME", b"1", b"jobs", b" " * 65_537]),
     ("too-large", [b"CREATE", b"1", b" " * 65_537]),
+    ("too-large", [b"ALTER", b"1", b" " * 65_537]),
     ("too-large", [b"COMMIT", b"1", b"c", b" " * (1 << 20) + b"1"]),
     ("too-large", [b"COMMIT", b"1", b"c", json.dumps(["czE="] * 4097).encode()]),
     ("too-large", [b"ACK", b"1", p.u64(1) * 2 * 4097]),
@@ -715,6 +727,7 @@ GRANTED = [
     ("consume", [b"CONSUME", b"1", b"j", b"{}"]),
     ("create", [b"CREATE", b"1", j(name="t", persistence="weak")]),
     ("delete", [b"DELETE", b"1", b"t"]),
+    ("admin", [b"ALTER", b"1", j(name="t", settings={"max_age": 60})]),
 ]
 
 
@@ -867,6 +880,41 @@ async def test_dead_letters_go_where_their_maker_may_publish_and_create(settings
     async with core(permissions=permissions) as broker:
         about["settings"] = {"dead_letter": "q2", "max_deliveries": 1}
         assert (await ask(SessionTransport(broker).session("eve"), b"CREATE", b"1", j(**about)))[0] == b"CREATED"
+
+
+async def test_altered_dead_letters_go_where_the_client_may_publish_and_create():
+    rows = [Permission("eve", "q", ["admin"]), Permission("eve", "q2", ["publish"])]
+    async with core() as broker:
+        await broker.create("q", delivery="round-robin", persistence="weak", settings={"dead_letter": "secret"})
+        session = SessionTransport(broker).session("eve")
+        about = j(name="q", settings={"dead_letter": "q2"})
+        broker.set_permissions(rows)
+        assert (await ask(session, b"ALTER", b"1", j(name="q", settings={"max_deliveries": 3})))[0] == b"ALTERED"
+        answer = await ask(session, b"ALTER", b"1", about)
+        assert (answer[2], b"may not create 'q2'" in answer[3]) == (b"permission", True)
+        broker.set_permissions(rows[:1])
+        answer = await ask(session, b"ALTER", b"1", about)
+        assert (answer[2], b"may not publish 'q2'" in answer[3]) == (b"permission", True)
+        assert broker.topic("q").dead_letter == "secret"
+        broker.set_permissions([*rows, Permission("*", "q2", ["create"])])
+        assert (await ask(session, b"ALTER", b"1", about))[0] == b"ALTERED"
+        assert broker.topic("q").dead_letter == "q2"
+
+
+async def test_alter_answers_with_the_topic_and_needs_force_to_drop_messages():
+    async with core() as broker:
+        session = await prepared(broker, max_messages=10)
+        await ask(session, b"APPEND", b"1", b"t", RECORDS)
+        answer = await ask(session, b"ALTER", b"2", j(name="t", settings={"max_age": 60, "max_messages": None}))
+        assert answer[:2] == [b"ALTERED", b"2"]
+        about = json.loads(answer[2])
+        assert (about["name"], about["settings"], about["last"]) == ("t", {"max_age": 60.0}, 2)
+        lower = {"name": "t", "settings": {"max_messages": 1}}
+        answer = await ask(session, b"ALTER", b"3", j(**lower))
+        assert (answer[2], b"1 of the 2 messages" in answer[3]) == (b"topic", True)
+        answer = await ask(session, b"ALTER", b"4", j(**lower, force=True))
+        assert json.loads(answer[2])["first"] == 2
+        assert (await ask(session, b"ALTER", b"5", j(name="t")))[0] == b"ALTERED"
 
 
 async def test_reack_acknowledges_for_an_earlier_session_of_the_same_topic():
