@@ -75,6 +75,8 @@ DELETE: Final = b"DELETE"
 TOPICS: Final = b"TOPICS"
 DURABLES: Final = b"DURABLES"
 DELETE_DURABLE: Final = b"DELETE_DURABLE"
+PURGE: Final = b"PURGE"
+REQUEUE: Final = b"REQUEUE"
 
 # Answers of a broker. BYE, TOPICS and DURABLES are their own answers.
 WELCOME: Final = b"WELCOME"
@@ -95,6 +97,8 @@ OFFSET: Final = b"OFFSET"
 CREATED: Final = b"CREATED"
 DELETED: Final = b"DELETED"
 DURABLE_DELETED: Final = b"DURABLE_DELETED"
+PURGED: Final = b"PURGED"
+REQUEUED: Final = b"REQUEUED"
 ERROR: Final = b"ERROR"
 
 _U64 = struct.Struct("!Q")

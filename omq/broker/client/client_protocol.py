@@ -51,6 +51,8 @@ _ANSWERS: Final = {
     protocol.TOPICS: protocol.TOPICS,
     protocol.DURABLES: protocol.DURABLES,
     protocol.DELETE_DURABLE: protocol.DURABLE_DELETED,
+    protocol.PURGE: protocol.PURGED,
+    protocol.REQUEUE: protocol.REQUEUED,
     protocol.REACK: protocol.REACKED,
 }
 #: Commands that remove something: a repetition that finds nothing means that the first one succeeded.

@@ -312,6 +312,26 @@ class BroadcastTopic(Topic):
         if isinstance(write.error, OutOfSpace):
             self._scheduler.later(_TRIM_RETRY_DELAY_S, lambda: self._trim(write.first - 1))
             return
+        self.shrunk()
+
+    # ------------------------------------------------------------------ purging
+
+    async def purge(self, up_to: int) -> int:
+        self.check_not_retained()
+        write = await self._store.do(Trim(self.id, up_to + 1))
+        self.shrunk()
+        return write.dropped
+
+    def check_not_retained(self) -> None:
+        """Raises `TopicError` if the topic keeps its messages for a durable subscription (`retain_for`)."""
+        if self._retained_for is not None:
+            raise TopicError(
+                f"topic {self.name!r} has retain_for={self._retained_for!r}: its messages are dropped when this "
+                "durable subscription acknowledges them, not before"
+            )
+
+    def shrunk(self) -> None:
+        """Takes account of messages that the store has dropped."""
         self.touch()
         if self.admission is not None:
             self.admission.resume()

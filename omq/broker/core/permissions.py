@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, get_args
 
 from omq.errors import UsageError
 
-#: Reading a range of ids needs `subscribe`; staging and committing need `publish`.
-Action = Literal["publish", "subscribe", "consume", "create", "delete"]
+#: Reading a range of ids needs `subscribe`; staging and committing need `publish`; purging and requeueing need `admin`.
+Action = Literal["publish", "subscribe", "consume", "create", "delete", "admin"]
 ACTIONS: Final[tuple[str, ...]] = get_args(Action)
 ANY_CLIENT: Final = "*"
 MAX_CACHED: Final = 4096  # pairs of user and topic

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, Protocol
@@ -9,16 +10,16 @@ from typing import Any, Final, Literal, Protocol
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import SubscriptionStats
-from omq.broker.core.topic import Topic, TopicScheduler
+from omq.broker.core.topic import Topic, TopicAdmission, TopicScheduler
 from omq.broker.core.topic_consumer import TopicConsumer
 from omq.broker.errors import BrokerError, Busy, PermissionDenied, TopicError, broker_error
-from omq.broker.settings import dead_letter_of, overflow_of, retry_delay_of
+from omq.broker.settings import dead_letter_of, default_dead_letter, overflow_of, retry_delay_of
 from omq.serving.rate_limit import RateLimit
 from omq.store.async_store import AsyncStore
 from omq.store.errors import StoreError
 from omq.store.interface import Acknowledge, MoveToDeadLetter, TopicState, Write
 from omq.workqueue.dispatcher import Dispatcher
-from omq.workqueue.queue import WorkQueue
+from omq.workqueue.queue import DeadLetter, WorkQueue
 
 log = logging.getLogger("omq.broker")
 
@@ -57,6 +58,7 @@ class RoundRobinTopic(Topic):
         self._drops_oldest = overflow_of(self.delivery, self.settings) == "drop-oldest"
         self.dropped = self.expired = 0
         self._log_limit = RateLimit()  # for lines about dropped messages
+        self._dead_letter_log = RateLimit()
         self.queue = WorkQueue(self, store, state, max_tries=self.settings.get("max_deliveries"))
         self._dispatcher: Dispatcher[TopicConsumer] = Dispatcher(
             store, [self.queue], DELIVERY_BATCH, lambda: scheduler.ready(self), self._unreadable
@@ -136,11 +138,22 @@ class RoundRobinTopic(Topic):
     async def dead_letter_topic(self) -> int:
         return await self._dead_letters.dead_letter(self)
 
-    def move_to_dead_letters(self, id: int, target: int, moved: Callable[[Write], None]) -> None:
-        self._store.submit(MoveToDeadLetter(self.id, id, target), moved)
+    def move_to_dead_letters(self, id: int, letter: DeadLetter, target: int, moved: Callable[[Write], None]) -> None:
+        self._store.submit(MoveToDeadLetter(self.id, id, target, deliveries=letter.tries, reason=letter.reason), moved)
 
     def moved_to_dead_letters(self, target: int, write: Any) -> None:
         self.dead_lettered += 1
+        # `_drop_oldest` logs those that overflow.
+        if write.reason == "max-deliveries" and self._dead_letter_log.passes():
+            more = self._dead_letter_log.suppressed
+            log.warning(
+                "topic %r: message %d has become a dead letter after %d deliveries and is now in %r%s",
+                self.name,
+                write.id,
+                write.deliveries,
+                self.dead_letter or default_dead_letter(self.name),
+                f" ({more} more since the last line)" if more else "",
+            )
         if write.size:
             self._dead_letters.count_published(target, 1, write.size)
 
@@ -178,6 +191,30 @@ class RoundRobinTopic(Topic):
         if excess and (dropped := self.queue.drop_oldest(excess)):
             self.dropped += dropped
             self._log_dropped(f"it is full: {dropped} unfinished messages go to the dead letters")
+
+    def requeue_admission(self) -> TopicAdmission | None:
+        if not self._drops_oldest:
+            return self.admission
+        # Requeued messages need room, as otherwise others would become dead letters in their place.
+        bounds = self.settings.get("max_messages"), self.settings.get("max_bytes")
+        return TopicAdmission(self, "reject", *bounds, self._scheduler)
+
+    async def purge(self, up_to: int) -> int:
+        """Drops the waiting messages up to an id; those in flight stay with their consumers."""
+        # After this write the queue can have all messages that were published before it.
+        await self._store.do(Acknowledge(self.id, []))
+        self.grown(self.state().last)
+        self.refresh()
+        purged = self.queue.purge(up_to)
+        await self._flushed()
+        return purged
+
+    async def _flushed(self) -> None:
+        """Waits until all acknowledgements so far are durable."""
+        flushed: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
+        self.flush(lambda error: None if flushed.done() else flushed.set_result(error))
+        if (error := await flushed) is not None:
+            raise error
 
     def refresh(self) -> None:
         """Drops the messages from the queue that `max_age` has dropped from the store."""
