@@ -52,6 +52,8 @@ log = logging.getLogger("omq.broker")
 
 #: The approximate size of each stage of a commit that waits for room, without its name.
 _STAGE_OVERHEAD_BYTES: Final = 64
+#: Seconds after which a batch of dead letters ends that moves one at a time, between engines of the store.
+_MOVE_SLICE_S: Final = 1.0
 #: Seconds of delivering before the loop serves its connections.
 _DELIVERY_SLICE_S: Final = 0.004
 
@@ -401,8 +403,10 @@ class Broker:
         return topic
 
     async def _move(self, dead: BroadcastTopic, batch: RequeueBatch) -> tuple[int, int]:
-        moved = 0
+        moved, end = 0, self.loop.time() + _MOVE_SLICE_S
         while moved < len(batch.moves):
+            if moved and self.loop.time() >= end:
+                return moved, batch.moves[moved][0]
             try:
                 write = await self.store.do(Requeue(dead.id, batch.moves[moved:]))
             except Overrun as error:  # retention or a purge has dropped it
