@@ -54,7 +54,8 @@ def _with_headers(record: bytes, headers: Mapping[str, bytes]) -> bytes:
     Raises:
         ValueError: The record would have more than 65,535 headers.
     """
-    (message,) = blocks.decode(blocks.header(1, 1, 0, len(record)), record, "")
+    messages: list[blocks.Message] = blocks.decode(blocks.header(1, 1, 0, len(record)), record, "")
+    (message,) = messages
     own = {name: value for name, value in message.headers.items() if name not in HEADERS}
     return blocks.encode_record(message.body, message.key, {**own, **headers})
 
