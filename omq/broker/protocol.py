@@ -82,6 +82,8 @@ DELETE_DURABLE: Final = b"DELETE_DURABLE"
 GROUPS: Final = b"GROUPS"
 SEEK_GROUP: Final = b"SEEK_GROUP"
 DELETE_GROUP: Final = b"DELETE_GROUP"
+PURGE: Final = b"PURGE"
+REQUEUE: Final = b"REQUEUE"
 
 # Answers of a broker. BYE, TOPICS, DURABLES and GROUPS are their own answers.
 WELCOME: Final = b"WELCOME"
@@ -105,6 +107,8 @@ DELETED: Final = b"DELETED"
 DURABLE_DELETED: Final = b"DURABLE_DELETED"
 GROUP_MOVED: Final = b"GROUP_MOVED"
 GROUP_DELETED: Final = b"GROUP_DELETED"
+PURGED: Final = b"PURGED"
+REQUEUED: Final = b"REQUEUED"
 ERROR: Final = b"ERROR"
 
 _U64 = struct.Struct("!Q")

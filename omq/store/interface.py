@@ -16,6 +16,7 @@ from omq.store.errors import DamagedError
 
 Delivery = Literal["broadcast", "round_robin"]
 Persistence = Literal["transient", "async", "weak", "strong"]
+DeadLetterReason = Literal["max-deliveries", "overflow"]
 MAX_ID: Final = 2**62 - 1
 BLOCK_BYTES: Final = 256 * 1024  # the target size of a block of records: appends are joined or cut to it
 PRODUCER_TIMEOUT_US: Final = 86_400_000_000  # the idle time after which a producer's state is dropped
@@ -156,6 +157,9 @@ class MoveToDeadLetter(Write):
         group: The consumer group that acknowledges it, in a broadcast topic; empty: the topic is round-robin.
         id: Its id in that topic.
         target_id: The dead-letter topic.
+        deliveries: The number of its deliveries.
+        reason: The reason; with one the dead letter gets the headers of `omq.store.dead_letters`. `None`: it is copied
+            as it is.
         first: Its id in the dead-letter topic.
         size: The bytes by which the dead-letter topic has grown; 0 if the record was in it already.
     """
@@ -164,8 +168,37 @@ class MoveToDeadLetter(Write):
     id: int
     target_id: int
     group: str = field(default="", kw_only=True)
+    deliveries: int = field(default=0, kw_only=True)
+    reason: DeadLetterReason | None = field(default=None, kw_only=True)
     first: int = field(default=0, init=False)
     size: int = field(default=0, init=False)
+
+
+@dataclass(slots=True, eq=False)
+class Requeue(Write):
+    """Moves the oldest records of a broadcast topic to other topics, without the headers of dead letters.
+
+    Each is moved exactly once, even after a crash. If one engine of the store has all these topics, all records are
+    moved in one step, or none. Otherwise only the first one is moved, in two steps: it is appended under its id, so
+    that a repetition within `PRODUCER_TIMEOUT_US` is not appended again, and then dropped.
+
+    Attributes:
+        topic_id: The id of the broadcast topic.
+        moves: The id of each record, and the id of the topic to which it moves; ascending, without gaps between the
+            records.
+        moved: The number of records that were moved.
+        grown: Records and bytes by which topics have grown, by id.
+    """
+
+    topic_id: int
+    moves: list[tuple[int, int]]
+    moved: int = field(default=0, init=False)
+    grown: dict[int, tuple[int, int]] = field(default_factory=dict, init=False)
+
+    def count(self, target_id: int, records: int, size: int) -> None:
+        """Adds to `grown`."""
+        before = self.grown.get(target_id, (0, 0))
+        self.grown[target_id] = before[0] + records, before[1] + size
 
 
 @dataclass(slots=True, eq=False)
@@ -278,10 +311,17 @@ class AbortStage(Write):
 
 @dataclass(slots=True, eq=False)
 class Trim(Write):
-    """Drops the records below the id `first`."""
+    """Drops the records below the id `first`.
+
+    Attributes:
+        topic_id: The id of the topic.
+        first: The oldest id to keep.
+        dropped: The number of dropped records.
+    """
 
     topic_id: int
     first: int
+    dropped: int = field(default=0, init=False)
 
 
 class TopicState(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from omq.store.errors import StoreError
-from omq.store.interface import Acknowledge, Append, DeleteTopic, Write
+from omq.store.interface import Acknowledge, Append, DeleteTopic, Trim, Write
 
 
 class WrongEnvironment(StoreError):
@@ -19,13 +19,19 @@ class PurgeTopic(DeleteTopic):
 
 
 class MoveAppend(Append):
-    """Appends a dead letter to a topic of another environment. Its context is the `MoveToDeadLetter`."""
+    """Appends a moved record to a topic of another environment. Its context is the `MoveToDeadLetter` or `Requeue`."""
 
     __slots__ = ()
 
 
 class MoveAck(Acknowledge):
     """Acknowledges a dead letter in its own topic, after `MoveAppend`."""
+
+    __slots__ = ()
+
+
+class MoveTrim(Trim):
+    """Drops a requeued record from its topic, after `MoveAppend`."""
 
     __slots__ = ()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -14,6 +15,7 @@ from omq._core import blocks
 from omq.store.ack_set import AckSet
 from omq.store.block_builder import BlockBuilder, Records, count_reaching, pieces
 from omq.store.clock import uptime, wall
+from omq.store.dead_letters import dead_letter, requeued
 from omq.store.errors import (
     DamagedError,
     Gone,
@@ -46,6 +48,7 @@ from omq.store.interface import (
     Notify,
     Persistence,
     Reader,
+    Requeue,
     SetCursor,
     SetGroup,
     Stage,
@@ -55,7 +58,7 @@ from omq.store.interface import (
     Write,
     drops_oldest,
 )
-from omq.store.internal import MoveAck, MoveAppend
+from omq.store.internal import MoveAck, MoveAppend, MoveTrim
 from omq.unpatched import threading
 
 MAX_PRODUCERS: Final = 65_536  # per topic
@@ -299,6 +302,7 @@ class MemoryTopics:
             DeleteTopic: self._delete,
             Acknowledge: self._acknowledge,
             MoveToDeadLetter: self._move,
+            Requeue: self._requeue,
             SetCursor: self._set_cursor,
             DeleteCursor: self._delete_cursor,
             SetGroup: self._set_group,
@@ -307,6 +311,7 @@ class MemoryTopics:
             CommitStages: self._commit,
             AbortStage: self._abort,
             Trim: self._trim,
+            MoveTrim: self._trim,
         }
 
     def apply(self, writes: Iterable[Write]) -> tuple[list[Write], dict[int, int]]:
@@ -371,6 +376,8 @@ class MemoryTopics:
             return ((write.topic_id, write.count),)
         if isinstance(write, MoveToDeadLetter):
             return (write.topic_id, 0), (write.target_id, 1)
+        if isinstance(write, Requeue):
+            return (write.topic_id, 0), *Counter(target_id for _, target_id in write.moves).items()
         if isinstance(write, CommitStages):
             counts: dict[int, int] = {}
             for stage in write.stages:
@@ -485,9 +492,18 @@ class MemoryTopics:
     def _move(self, write: MoveToDeadLetter) -> None:
         topic, target = self.topic(write.topic_id), self.topic(write.target_id)
         acks = topic.acks_of(write.group)
-        record = self.record(topic, write.id)
+        record = dead_letter(self.record(topic, write.id), topic.name, write, wall())
         write.first, write.size = self._grow(target, record, 1), len(record)
         acks.add(write.id, write.id)
+
+    def _requeue(self, write: Requeue) -> None:
+        topic = self.topic(write.topic_id)
+        moves = [(self.topic(target_id), requeued(self.record(topic, id))) for id, target_id in write.moves]
+        for target, record in moves:
+            self._grow(target, record, 1)
+            write.count(target.id, 1, len(record))
+        write.moved = len(moves)
+        topic.first = write.moves[-1][0] + 1
 
     def record(self, topic: MemoryTopic, id: int) -> bytes:
         """Returns one record. Raises `Gone` if it was dropped."""
@@ -587,7 +603,9 @@ class MemoryTopics:
     def _trim(self, write: Trim) -> None:
         topic = self.topic(write.topic_id)
         topic.seal()
+        before = topic.state()
         topic.first = max(topic.first, min(write.first, topic.last + 1))
+        write.dropped = before.messages(0) - before.messages(topic.first - 1)
 
 
 class MemoryStore:

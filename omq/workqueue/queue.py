@@ -6,14 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from omq._core.blocks import read_header
 from omq.errors import OmqError
 from omq.ranges import Range, RangeMap, RangeSet, append_range
 from omq.store.async_store import AsyncStore
 from omq.store.errors import DamagedError, Gone, StoreError
-from omq.store.interface import Acknowledge, Reader, TopicState, Write
+from omq.store.interface import Acknowledge, DeadLetterReason, Reader, TopicState, Write
 from omq.workqueue.ack_deadlines import InFlight
 
 log = logging.getLogger("omq.store")
@@ -24,6 +24,18 @@ MIN_BLOCK_BYTES: Final = 16 << 10
 _DEAD_LETTER_BATCH: Final = 256
 #: The delay after which failed moves of dead letters are retried.
 _DEAD_LETTER_RETRY_S: Final = 1.0
+
+
+class DeadLetter(NamedTuple):
+    """The value of a range of messages that become dead letters.
+
+    Attributes:
+        tries: The number of deliveries that count.
+        reason: The reason.
+    """
+
+    tries: int
+    reason: DeadLetterReason
 
 
 class QueueOwner(Protocol):
@@ -69,7 +81,7 @@ class QueueOwner(Protocol):
     async def dead_letter_topic(self) -> int:
         """Returns the id of the dead-letter topic. Creates the topic if it does not exist."""
 
-    def move_to_dead_letters(self, id: int, target: int, moved: Callable[[Write], None]) -> None:
+    def move_to_dead_letters(self, id: int, letter: DeadLetter, target: int, moved: Callable[[Write], None]) -> None:
         """Submits the write that moves a message to the dead-letter topic. `moved` gets the finished write."""
 
     def moved_to_dead_letters(self, target: int, write: Any) -> None:
@@ -140,7 +152,7 @@ class WorkQueue:
         self._retry_at = 0.0  # the time of the next call of `_retry_due`; 0: none is scheduled
         self._unsaved_acks: list[tuple[int, int]] = []
         self._unsaved_tries: dict[int, int] = {}
-        self._dead_letters: list[Range[InFlight]] = []  # messages to move to the dead-letter topic
+        self._dead_letters: list[Range[DeadLetter]] = []  # messages to move to the dead-letter topic
         self._dead_letter_task: asyncio.Task[None] | None = None
         #: Messages in flight that were finished elsewhere, and must not be redelivered.
         self._finished_in_flight = RangeSet()
@@ -413,12 +425,25 @@ class WorkQueue:
             self._owner.changed()
         return expired
 
+    def purge(self, last: int) -> int:
+        """Finishes the messages up to `last` that wait and can be read; returns their number."""
+        purged = self.finish_late(1, last)
+        last = min(last, self.readable)
+        if last > self.last_delivered:
+            new = list(self.ahead.missing(self.last_delivered + 1, last))
+            self.ahead.discard(1, last)
+            self.last_delivered = last
+            for first, end in new:
+                self.finish(first, end)
+                purged += end - first + 1
+        return purged
+
     def drop_oldest(self, count: int) -> int:
         """Makes at most `count` of the oldest waiting messages dead letters; returns their number."""
         dropped = 0
         while dropped < count and (piece := self._take_oldest(count - dropped)) is not None:
             dropped += piece.count
-            self._dead_letters.append(piece)
+            self._dead_letters.append(Range(piece.first, piece.last, DeadLetter(piece.value.tries, "overflow")))
         if dropped:
             self._owner.changed()
             self._start_dead_letter_task()
@@ -469,7 +494,7 @@ class WorkQueue:
         """Makes messages dead letters if they have reached `max_tries`; returns whether they have."""
         if self.max_tries is None or piece.value.tries < self.max_tries:
             return False
-        self._dead_letters.append(piece)
+        self._dead_letters.append(Range(piece.first, piece.last, DeadLetter(piece.value.tries, "max-deliveries")))
         self._start_dead_letter_task()
         return True
 
@@ -497,15 +522,15 @@ class WorkQueue:
         Returns:
             Whether all of them were moved.
         """
-        tries: dict[int, int] = {}
-        while self._dead_letters and len(tries) < _DEAD_LETTER_BATCH:
+        letters: dict[int, DeadLetter] = {}
+        while self._dead_letters and len(letters) < _DEAD_LETTER_BATCH:
             piece = self._dead_letters.pop(0)
-            stop = min(piece.last + 1, piece.first + _DEAD_LETTER_BATCH - len(tries))
-            tries.update(dict.fromkeys(range(piece.first, stop), piece.value.tries))
+            stop = min(piece.last + 1, piece.first + _DEAD_LETTER_BATCH - len(letters))
+            letters.update(dict.fromkeys(range(piece.first, stop), piece.value))
             if stop <= piece.last:
                 self._dead_letters.insert(0, Range(stop, piece.last, piece.value))
         answered = asyncio.get_running_loop().create_future()
-        pending, all_moved = len(tries), True
+        pending, all_moved = len(letters), True
 
         def moved(id: int, write: Write) -> None:
             nonlocal pending, all_moved
@@ -520,14 +545,14 @@ class WorkQueue:
                 self.finish(id, id)
             elif not self._owner.deleted:
                 # The disk is full, or the dead-letter topic was just deleted.
-                self._dead_letters.append(Range(id, id, InFlight(tries[id])))
+                self._dead_letters.append(Range(id, id, letters[id]))
                 all_moved = False
             pending -= 1
             if not pending and not answered.done():
                 answered.set_result(None)
 
-        for id in tries:
-            self._owner.move_to_dead_letters(id, target, lambda write, id=id: moved(id, write))  # type: ignore[misc]
+        for id, letter in letters.items():
+            self._owner.move_to_dead_letters(id, letter, target, lambda write, id=id: moved(id, write))  # type: ignore[misc]
         await answered
         return all_moved
 

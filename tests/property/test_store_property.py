@@ -18,6 +18,7 @@ from omq.store.interface import (
     CommitStages,
     DeleteCursor,
     MoveToDeadLetter,
+    Requeue,
     SetCursor,
     Stage,
     Trim,
@@ -34,6 +35,7 @@ STEP = st.one_of(
     st.tuples(st.just("note"), TOPIC, st.integers(1, 9), st.sampled_from([b"", b"p", b"q"]), st.integers(1, 9), ID),
     st.tuples(st.just("ack"), st.just(3), RANGES, st.dictionaries(ID, ID, max_size=2)),
     st.tuples(st.just("move"), st.just(3), ID),
+    st.tuples(st.just("requeue"), st.just(1), ID, st.lists(st.integers(2, 3), min_size=1, max_size=3)),
     st.tuples(st.just("position"), TOPIC, st.text("xy", max_size=1), ID),
     st.tuples(st.just("drop"), TOPIC, st.text("xy", max_size=1)),
     st.tuples(st.just("stage"), TOPIC, st.integers(1, 5), NAME, st.integers(0, 3)),
@@ -56,7 +58,9 @@ def write_of(step: tuple[Any, ...], number: int) -> Any:
         case "ack", topic, ranges, deliveries:
             return Acknowledge(topic, [(min(pair), max(pair)) for pair in ranges], 0, deliveries)
         case "move", topic, id:
-            return MoveToDeadLetter(topic, id, 1)
+            return MoveToDeadLetter(topic, id, 1, deliveries=number, reason="overflow" if number % 2 else None)
+        case "requeue", topic, id, targets:
+            return Requeue(topic, [(id + i, target) for i, target in enumerate(targets)])
         case "position", topic, name, id:
             return SetCursor(topic, name, id)
         case "drop", topic, name:
@@ -81,7 +85,7 @@ def outcome(log: Opened, step: tuple[Any, ...], number: int) -> Any:
     if write.error is not None:
         assert isinstance(write.error, StoreError)
         return type(write.error).__name__
-    return [getattr(write, name, None) for name in ("first", "duplicate", "published", "repeated", "found")]
+    return [getattr(write, name, None) for name in ("first", "duplicate", "published", "repeated", "found", "moved")]
 
 
 def state(log: Opened) -> Any:

@@ -20,7 +20,7 @@ from omq.broker.client.client_protocol import BLOCK_BYTES, BLOCK_RECORDS, Pendin
 from omq.broker.client.connection import ConnectionBase
 from omq.broker.client.readers import find_time
 from omq.broker.client.stream_state import CREDIT_BYTES, Replay, StreamState, encode_replay
-from omq.broker.errors import BrokerTimeout, TooLarge
+from omq.broker.errors import BrokerError, BrokerTimeout, TooLarge
 from omq.broker.protocol import (
     DEFAULT_ACK_TIMEOUT_S,
     DEFAULT_PREFETCH,
@@ -118,6 +118,34 @@ class Calls(Generic[_Subscription, _Consumer]):
         """Deletes a consumer group without consumers; see `omq.broker.Client.delete_group`."""
         named = check_name(topic).encode(), check_name(name, "a group's name").encode()
         await self._connection.ask(protocol.DELETE_GROUP, named[0], named[1])
+
+    async def purge(self, topic: str, *, up_to: int | None = None) -> int:
+        """Drops messages; see `omq.broker.Client.purge`."""
+        name = check_name(topic).encode()
+        # The client names the last id: a repetition after a lost connection must not drop later messages.
+        last = (await self.topics(topic))[0].last if up_to is None else checked_count("up_to", up_to)
+        answer = await self._connection.ask(protocol.PURGE, name, u64(last))
+        return protocol.number(answer[0])
+
+    async def requeue(self, dead_topic: str, *, to: str | None = None, limit: int | None = None) -> int:
+        """Moves dead letters back to the topics that they came from; see `omq.broker.Client.requeue`."""
+        name = check_name(dead_topic).encode()
+        target = None if to is None else check_name(to, "to: a topic's name").encode()
+        left = None if limit is None else checked_count("limit", limit, 0)
+        info = (await self.topics(dead_topic))[0]
+        moved, following = 0, info.first
+        while True:
+            # The client names the last id: a repetition after a lost connection must not move later dead letters.
+            last = info.last if left is None else min(following + left - moved - 1, info.last)
+            try:
+                answer = await self._connection.ask(protocol.REQUEUE, name, u64(last), target)
+            except BrokerError as error:
+                text = f"{error}; before that, {moved} dead letters were moved"
+                raise type(error)(text, error.first, error.last) from error
+            count, following = map(protocol.number, answer)
+            moved += count
+            if not 0 < following <= info.last or (left is not None and moved >= left):
+                return moved
 
     # ------------------------------------------------------------------ publishing
 

@@ -219,6 +219,58 @@ class Client(ClosesAtExit):
         """
         run_blocking(lambda: self._calls.delete_group(topic, name))
 
+    def purge(self, topic: str, *, up_to: int | None = None) -> int:
+        """Drops messages of a topic, the oldest first.
+
+        Of a round-robin topic it drops the messages that wait. Those in flight stay with their consumers, and return to
+        the topic if they are not acknowledged. Of a broadcast topic it drops all. A subscription that has not received
+        them gets an `Overrun`, as after retention. Publishers that wait for room then continue.
+
+        Args:
+            topic: The topic's name.
+            up_to: The last id to drop, 1 or more; `None` for the newest one.
+
+        Returns:
+            The number of dropped messages. After a lost connection it may be too low, as the broker may have dropped
+            them before.
+
+        Raises:
+            TopicError: The topic does not exist or has `retain_for`, or *up_to* is above its newest id.
+            PermissionDenied: The client does not have the permission `admin` for the topic.
+            ValueError: *up_to* is below 1.
+            TypeError: *up_to* is not a whole number.
+        """
+        return run_blocking(lambda: self._calls.purge(topic, up_to=up_to))
+
+    def requeue(self, dead_topic: str, *, to: str | None = None, limit: int | None = None) -> int:
+        """Moves dead letters back to the topics that they came from, in their order.
+
+        Each moves exactly once, also if the broker is killed meanwhile. It loses its `omq-dead` headers, gets a new id,
+        and its deliveries count from 1 again. Dead letters that arrive during the call stay. A subscription of the
+        dead-letter topic that has not received the moved messages gets an `Overrun`.
+
+        Args:
+            dead_topic: The name of the dead-letter topic, a broadcast topic.
+            to: The topic to which all move; `None`: each moves to the topic in its header `omq-dead-topic`.
+            limit: The largest number of dead letters, 0 or more; `None` for all.
+
+        Returns:
+            The number of moved dead letters. After a lost connection it may be too low, as the broker may have moved
+            some before.
+
+        Raises:
+            TopicError: The dead-letter topic does not exist, is a round-robin topic, or has `retain_for`; or the topic
+                of a dead letter is unknown or does not exist. The text has the number of dead letters that were moved
+                before, also in the next two errors.
+            StoreFull: The topic of a dead letter has no room for it, or the broker's disk is full. A round-robin topic
+                with `overflow="drop-oldest"` also needs room.
+            PermissionDenied: The client has neither `publish` nor `admin` for the topic of a dead letter, or not
+                `admin` for the dead-letter topic.
+            ValueError: *limit* is negative.
+            TypeError: *to* is not a string, or *limit* is not a whole number.
+        """
+        return run_blocking(lambda: self._calls.requeue(dead_topic, to=to, limit=limit))
+
     # ------------------------------------------------------------------ publishing
 
     def publish(

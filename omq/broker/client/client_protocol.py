@@ -61,6 +61,8 @@ _ANSWERS: Final = {
     protocol.TOPICS: protocol.TOPICS,
     protocol.DURABLES: protocol.DURABLES,
     protocol.DELETE_DURABLE: protocol.DURABLE_DELETED,
+    protocol.PURGE: protocol.PURGED,
+    protocol.REQUEUE: protocol.REQUEUED,
     protocol.REACK: protocol.REACKED,
     protocol.REACK_GROUP: protocol.REACKED,
     protocol.GROUPS: protocol.GROUPS,

@@ -450,6 +450,26 @@ class BroadcastTopic(Topic):
         if isinstance(write.error, OutOfSpace):
             self._scheduler.later(_TRIM_RETRY_DELAY_S, lambda: self._trim(write.first - 1))
             return
+        self.shrunk()
+
+    # ------------------------------------------------------------------ purging
+
+    async def purge(self, up_to: int) -> int:
+        self.check_not_retained()
+        write = await self._store.do(Trim(self.id, up_to + 1))
+        self.shrunk()
+        return write.dropped
+
+    def check_not_retained(self) -> None:
+        """Raises `TopicError` if the topic keeps its messages for a durable subscription (`retain_for`)."""
+        if self._retained_for is not None:
+            raise TopicError(
+                f"topic {self.name!r} has retain_for={self._retained_for!r}: its messages are dropped when this "
+                "durable subscription acknowledges them, not before"
+            )
+
+    def shrunk(self) -> None:
+        """Takes account of messages that the store has dropped."""
         self.touch()
         if self.admission is not None:
             self.admission.resume()
@@ -566,7 +586,7 @@ class BroadcastTopic(Topic):
             if group is not None:
                 group.ended = True
                 await group.queue.close()
-                await self._flushed()  # no earlier ack may be stored after the change
+                await self.flushed()  # no earlier ack may be stored after the change
             yield
         except BaseException:
             if group is not None:
@@ -576,13 +596,6 @@ class BroadcastTopic(Topic):
             del self._changing[name]
             change.set_result(None)
             self.touch()
-
-    async def _flushed(self) -> None:
-        """Waits until all acks so far are stored; raises the error if one cannot be."""
-        stored = asyncio.get_running_loop().create_future()
-        self.flush(stored.set_result)
-        if (error := await stored) is not None:
-            raise error
 
     async def _set_group(self, name: str, position: int) -> None:
         async with self._change(name):

@@ -11,15 +11,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from omq._core.blocks import Message
 from omq._version import __version__
 from omq.broker.core.broadcast import BroadcastTopic, TopicSubscription
 from omq.broker.core.permissions import Permission, Permissions
+from omq.broker.core.requeue import RequeueBatch
 from omq.broker.core.round_robin import RoundRobinTopic
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats, TopicStats
 from omq.broker.core.topic import HeldBytes, Publication, Topic, check_waiting
 from omq.broker.core.topic_consumer import TopicConsumer
-from omq.broker.errors import BrokerError, Damaged, TopicError, broker_error
+from omq.broker.errors import BrokerError, Damaged, Overrun, TopicError, broker_error
 from omq.broker.protocol import DEFAULT_ACK_TIMEOUT_S, DEFAULT_PREFETCH, check_name
 from omq.broker.settings import (
     SETTINGS,
@@ -34,6 +36,7 @@ from omq.broker.settings import (
 from omq.broker.start_time import StartTime
 from omq.serving.extras import missing_extra
 from omq.store.async_store import AsyncStore
+from omq.store.dead_letters import TOPIC_HEADER
 from omq.store.errors import TopicFull
 from omq.store.interface import (
     AlterTopic,
@@ -42,6 +45,7 @@ from omq.store.interface import (
     DeleteTopic,
     MakeTopic,
     Notify,
+    Requeue,
     Stats,
     Store,
     TopicState,
@@ -52,6 +56,8 @@ log = logging.getLogger("omq.broker")
 
 #: The approximate size of each stage of a commit that waits for room, without its name.
 _STAGE_OVERHEAD_BYTES: Final = 64
+#: Seconds after which a batch of dead letters ends that moves one at a time, between engines of the store.
+_MOVE_SLICE_S: Final = 1.0
 #: Seconds of delivering before the loop serves its connections.
 _DELIVERY_SLICE_S: Final = 0.004
 
@@ -104,6 +110,7 @@ class Broker:
         self._altering = asyncio.Lock()  # topics are altered one after the other
         #: Set while a topic is altered to another dead-letter topic: until it is, either one may be in force.
         self._retargeting: asyncio.Future[None] | None = None
+        self._requeueing = asyncio.Lock()
         #: The dead-letter topics of topics that are being created or deleted.
         self._pending_targets: dict[str, str | None] = {}
         self._ready: dict[Topic, None] = {}
@@ -384,6 +391,103 @@ class Broker:
         topic = self._by_id.get(id)
         if topic is not None:
             topic.count_published(count, size)
+
+    # ------------------------------------------------------------------ dropping and moving messages
+
+    async def purge(self, topic: Topic, up_to: int | None) -> int:
+        """Drops messages. Those of a round-robin topic that are in flight stay with their consumers.
+
+        Args:
+            topic: The topic.
+            up_to: The last id; `None` for the newest.
+
+        Returns:
+            The number of dropped messages.
+
+        Raises:
+            TopicError: The id is above the newest one, or the topic has `retain_for`.
+        """
+        last = topic.last_to_drop(up_to)
+        dropped = await topic.purge(last)
+        log.info("topic %r: purged up to id %d: %d messages", topic.name, last, dropped)
+        return dropped
+
+    async def requeue(
+        self, dead: Topic, up_to: int | None, to: str | None, check: Callable[[str], None]
+    ) -> tuple[int, int]:
+        """Moves a batch of dead letters, the oldest first, back to the topics that they came from.
+
+        It ends early before a dead letter that cannot be moved.
+
+        Args:
+            dead: Their topic.
+            up_to: The last id; `None` for the newest.
+            to: The topic to move them to; `None`: the topic that each came from.
+            check: Called with the name of each of these topics; raises `PermissionDenied` if it is not allowed.
+
+        Returns:
+            The number of moved dead letters, and the id of the next one; 0 if none is left.
+
+        Raises:
+            TopicError: The dead letters are in a round-robin topic or in one with `retain_for`, the id is above the
+                newest one, or the first one's topic does not exist.
+            StoreFull: The first one's topic or the disk is full.
+        """
+        if not isinstance(dead, BroadcastTopic):
+            raise TopicError(f"{dead.name!r} is a round-robin topic: consume its messages and publish them again")
+        dead.check_not_retained()
+        if to == dead.name:
+            raise TopicError(f"to={to!r}: must be another topic than the one of the dead letters")
+        if to is not None:
+            check(to)
+            self.topic(to)
+        async with self._requeueing:  # between engines, a second batch could move the same dead letters elsewhere
+            check_waiting(self, self.store, 0)
+            batch = RequeueBatch(dead, dead.last_to_drop(up_to), lambda message: self._origin(dead, message, to, check))
+            try:
+                batch.read(self.store.store)
+                moved, following = await self._move(dead, batch)
+            finally:
+                batch.release()
+        if moved:
+            log.info("topic %r: %d dead letters were requeued", dead.name, moved)
+        return moved, following
+
+    def _origin(self, dead: Topic, message: Message, to: str | None, check: Callable[[str], None]) -> Topic:
+        """Returns the topic that a dead letter came from, or the topic *to*."""
+        if to is not None:
+            return self.topic(to)
+        header = message.headers.get(TOPIC_HEADER)
+        if header is None:
+            raise TopicError(f"dead letter {message.id} of {dead.name!r} has no header {TOPIC_HEADER}: set `to`")
+        name = header.decode(errors="replace")
+        check(name)
+        topic = self.topics.get(name)
+        if topic is None or topic is dead:
+            problem = "does not exist" if topic is None else "has the dead letters"
+            raise TopicError(f"dead letter {message.id} came from topic {name[:255]!r}, which {problem}: set `to`")
+        return topic
+
+    async def _move(self, dead: BroadcastTopic, batch: RequeueBatch) -> tuple[int, int]:
+        moved, end = 0, self.loop.time() + _MOVE_SLICE_S
+        while moved < len(batch.moves):
+            if moved and self.loop.time() >= end:
+                return moved, batch.moves[moved][0]
+            try:
+                write = await self.store.do(Requeue(dead.id, batch.moves[moved:]))
+            except Overrun as error:  # retention or a purge has dropped it
+                return moved, error.first
+            except BrokerError as error:
+                if moved:
+                    return moved, batch.moves[moved][0]  # the next batch reports the error
+                if isinstance(error, TopicError):
+                    raise TopicError(f"topic {dead.name!r}, or one of its dead letters', was deleted") from None
+                raise
+            moved += write.moved
+            for id, (count, size) in write.grown.items():
+                self.count_published(id, count, size)
+            dead.shrunk()
+        return moved, batch.next
 
     # ------------------------------------------------------------------ reading
 

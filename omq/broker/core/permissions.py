@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, get_args
 
 from omq.errors import UsageError
 
-#: Reading a range of ids needs `subscribe`; staging and committing need `publish`; altering needs `admin`.
+#: Reading a range of ids needs `subscribe`, staging and committing `publish`; altering, purging and requeueing `admin`.
 Action = Literal["publish", "subscribe", "consume", "create", "delete", "admin"]
 ACTIONS: Final[tuple[str, ...]] = get_args(Action)
 ANY_CLIENT: Final = "*"

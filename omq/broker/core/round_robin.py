@@ -8,7 +8,7 @@ from typing import Any, Literal
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import SubscriptionStats
-from omq.broker.core.topic import Loss, Topic, TopicScheduler
+from omq.broker.core.topic import Loss, Topic, TopicAdmission, TopicScheduler
 from omq.broker.core.topic_consumer import TopicConsumer
 from omq.broker.core.topic_queue import DeadLetters, TopicQueue
 from omq.broker.errors import BrokerError
@@ -121,6 +121,24 @@ class RoundRobinTopic(Topic):
         if excess and (dropped := self.work.queue.drop_oldest(excess)):
             self.dropped += dropped
             self.work.log_dropped(f"it is full: {dropped} unfinished messages go to the dead letters")
+
+    def requeue_admission(self) -> TopicAdmission | None:
+        if not self._drops_oldest:
+            return self.admission
+        # Requeued messages need room, as otherwise others would become dead letters in their place.
+        admission = TopicAdmission(self, self._scheduler)
+        admission.set_bounds("reject", self.settings.get("max_messages"), self.settings.get("max_bytes"))
+        return admission
+
+    async def purge(self, up_to: int) -> int:
+        """Drops the waiting messages up to an id; those in flight stay with their consumers."""
+        # After this write the queue can have all messages that were published before it.
+        await self._store.do(Acknowledge(self.id, []))
+        self.grown(self.state().last)
+        self.refresh()
+        purged = self.work.queue.purge(up_to)
+        await self.flushed()
+        return purged
 
     def refresh(self) -> None:
         """Drops the messages from the queue that `max_age` has dropped from the store."""

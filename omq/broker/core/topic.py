@@ -5,6 +5,7 @@ A bounded topic admits a publication if it has room. Otherwise the setting `over
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -326,6 +327,27 @@ class Topic:
         except StoreError:
             return True
 
+    def requeue_admission(self) -> TopicAdmission | None:
+        """Returns the admission of requeued messages, which do not wait for room; `None` admits everything."""
+        return self.admission
+
+    async def purge(self, up_to: int) -> int:
+        """Drops the messages up to an id; returns their number. See `Broker.purge`."""
+        raise NotImplementedError
+
+    def last_to_drop(self, up_to: int | None) -> int:
+        """Returns the last id to drop: *up_to*, or the newest id for `None`.
+
+        Raises:
+            TopicError: The topic was deleted, or the id is above the newest one.
+        """
+        if self.deleted:
+            raise TopicError(f"topic {self.name!r} was deleted")
+        newest = max(self.last, self.state().last)
+        if up_to is not None and up_to > newest:
+            raise TopicError(f"up_to={up_to}: must be at most {newest}, the newest id of topic {self.name!r}")
+        return newest if up_to is None else up_to
+
     def used(self) -> tuple[int, int]:
         """Returns the number and the approximate bytes of the messages that count for its bounds; in any thread."""
         state = self.state()
@@ -418,6 +440,13 @@ class Topic:
             done(self._save_error)
         else:
             self._flush_waiters.append((self._saving, done))
+
+    async def flushed(self) -> None:
+        """Waits until all acknowledgements and positions so far are durable; raises the error if they cannot be."""
+        flushed: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
+        self.flush(lambda error: None if flushed.done() else flushed.set_result(error))
+        if (error := await flushed) is not None:
+            raise error
 
     # ------------------------------------------------------------------ statistics
 
@@ -659,7 +688,7 @@ class RecordsPublication(Publication):
         topic._store.waiting -= self.size
         self._answer(write)
         if self.admission is not None:
-            self.admission.release(self)
+            self.admission.release(self.count, self.size)
 
     def _probed(self, write: Append) -> None:
         self._topic._store.waiting -= self.size
@@ -802,10 +831,18 @@ class TopicAdmission:
         )
         return False
 
-    def release(self, publication: RecordsPublication) -> None:
-        """Releases the room that a publication reserved; the store has answered it."""
-        self._submitted -= publication.count
-        self._submitted_bytes -= publication.size
+    def reserve(self, count: int, size: int) -> bool:
+        """Reserves room for messages that do not wait for it; returns whether there is room."""
+        if self._held or not self.has_room(count, size):
+            return False
+        self._submitted += count
+        self._submitted_bytes += size
+        return True
+
+    def release(self, count: int, size: int) -> None:
+        """Releases the room that messages have reserved; the store has answered them."""
+        self._submitted -= count
+        self._submitted_bytes -= size
         self.resume()
 
     def resume(self) -> None:

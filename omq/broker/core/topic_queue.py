@@ -12,13 +12,13 @@ from omq.broker.core.stats import SubscriptionStats
 from omq.broker.core.topic import Topic
 from omq.broker.core.topic_consumer import TopicConsumer
 from omq.broker.errors import BrokerError, Busy, PermissionDenied, TopicError, broker_error
-from omq.broker.settings import retry_delay_of
+from omq.broker.settings import default_dead_letter, retry_delay_of
 from omq.serving.rate_limit import RateLimit
 from omq.store.async_store import AsyncStore
 from omq.store.errors import StoreError
 from omq.store.interface import MoveToDeadLetter, TopicState, Write
 from omq.workqueue.dispatcher import Dispatcher
-from omq.workqueue.queue import WorkQueue
+from omq.workqueue.queue import DeadLetter, WorkQueue
 
 log = logging.getLogger("omq.broker")
 
@@ -83,6 +83,7 @@ class TopicQueue:
         self._store = store
         self._dead_letters = dead_letters
         self._log_limit = RateLimit()  # for lines about dropped messages
+        self._dead_letter_log = RateLimit()
         self.queue = WorkQueue(self, store, state, max_tries=topic.settings.get("max_deliveries"), group=group)
         self._dispatcher: Dispatcher[TopicConsumer] = Dispatcher(
             store, [self.queue], DELIVERY_BATCH, wake, self._unreadable
@@ -169,11 +170,25 @@ class TopicQueue:
     async def dead_letter_topic(self) -> int:
         return await self._dead_letters.dead_letter(self._topic)
 
-    def move_to_dead_letters(self, id: int, target: int, moved: Callable[[Write], None]) -> None:
-        self._store.submit(MoveToDeadLetter(self._topic.id, id, target, group=self.group), moved)
+    def move_to_dead_letters(self, id: int, letter: DeadLetter, target: int, moved: Callable[[Write], None]) -> None:
+        write = MoveToDeadLetter(
+            self._topic.id, id, target, group=self.group, deliveries=letter.tries, reason=letter.reason
+        )
+        self._store.submit(write, moved)
 
     def moved_to_dead_letters(self, target: int, write: Any) -> None:
         self._topic.dead_lettered += 1
+        # `RoundRobinTopic._drop_oldest` logs those that overflow.
+        if write.reason == "max-deliveries" and self._dead_letter_log.passes():
+            more = self._dead_letter_log.suppressed
+            log.warning(
+                "topic %r: message %d has become a dead letter after %d deliveries and is now in %r%s",
+                self.name,
+                write.id,
+                write.deliveries,
+                self._topic.dead_letter or default_dead_letter(self._topic.name),
+                f" ({more} more since the last line)" if more else "",
+            )
         if write.size:
             self._dead_letters.count_published(target, 1, write.size)
 

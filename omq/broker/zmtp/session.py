@@ -965,6 +965,30 @@ class ClientSession:
             raise TopicError(f"{topic.name!r} is a round-robin topic: it has no consumer groups")
         return topic
 
+    # ------------------------------------------------------------------ dropping and moving messages
+
+    def _purge(self, tag: bytes, message: list[bytes]) -> None:
+        topic, up_to = self.topic(message[2], "admin"), _up_to(message)
+
+        async def purge() -> None:
+            self.put((p.PURGED, tag, p.u64(await self.broker.purge(topic, up_to))))
+
+        self._run(tag, purge())
+
+    def _requeue(self, tag: bytes, message: list[bytes]) -> None:
+        """Moves dead letters, which the client could also publish itself to the topics that they came from."""
+        topic, up_to = self.topic(message[2], "admin"), _up_to(message)
+        to = p.topic_name(message[4]) if p.optional(message, 4) else None
+
+        def check(name: str) -> None:
+            if not self.broker.permissions.allows(self.user, "admin", name):
+                self.check_permission("publish", name)
+
+        async def requeue() -> None:
+            self.put((p.REQUEUED, tag, *map(p.u64, await self.broker.requeue(topic, up_to, to, check))))
+
+        self._run(tag, requeue())
+
     #: The method of a command, and the least and the most parts after its tag.
     _HANDLERS: ClassVar[dict[bytes, tuple[Callable[[ClientSession, bytes, list[bytes]], None], int, int]]] = {
         p.HELLO: (_hello, 1, 1),
@@ -999,7 +1023,15 @@ class ClientSession:
         p.GROUPS: (_groups, 1, 1),
         p.SEEK_GROUP: (_seek_group, 3, 3),
         p.DELETE_GROUP: (_delete_group, 2, 2),
+        p.PURGE: (_purge, 1, 2),
+        p.REQUEUE: (_requeue, 1, 3),
     }
+
+
+def _up_to(message: list[bytes]) -> int | None:
+    """Decodes the optional last id of a PURGE or REQUEUE."""
+    part = p.optional(message, 3)
+    return p.number(part, "up_to") if part else None
 
 
 def _group_name(part: bytes) -> str:

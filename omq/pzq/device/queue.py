@@ -14,7 +14,7 @@ from omq.ranges import RangeSet, ranges_of
 from omq.store.async_store import AsyncStore
 from omq.store.errors import DamagedError, Gone, OutOfSpace, StoreError
 from omq.store.interface import Acknowledge, Append, MoveToDeadLetter, TopicState, Write
-from omq.workqueue.queue import WorkQueue
+from omq.workqueue.queue import DeadLetter, WorkQueue
 
 log = logging.getLogger("omq.pzq")
 
@@ -104,8 +104,8 @@ class DeviceQueue:
     async def dead_letter_topic(self) -> int:
         return self._dead_letter_topic
 
-    def move_to_dead_letters(self, id: int, target: int, moved: Callable[[Write], None]) -> None:
-        self._store.submit(MoveToDeadLetter(self.id, id, target), moved)
+    def move_to_dead_letters(self, id: int, letter: DeadLetter, target: int, moved: Callable[[Write], None]) -> None:
+        self._store.submit(MoveToDeadLetter(self.id, id, target), moved)  # without headers, which pzq does not have
 
     def moved_to_dead_letters(self, target: int, write: Any) -> None:
         self.dead_lettered += 1
@@ -279,7 +279,7 @@ class ReplicaQueue(DeviceQueue):
         self._dead_letter_topic = queue._dead_letter_topic
         self.work.limit_tries(queue.work.max_tries)
 
-    def move_to_dead_letters(self, id: int, target: int, moved: Callable[[Write], None]) -> None:
+    def move_to_dead_letters(self, id: int, letter: DeadLetter, target: int, moved: Callable[[Write], None]) -> None:
         # A dead letter has no key in its record: it is stored as a new record before the replica is finished.
         def stored(write: Append) -> None:
             if write.error is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
@@ -10,6 +11,7 @@ from omq._core import blocks
 from omq.store.ack_set import AckSet
 from omq.store.block_builder import BlockBuilder, Records, count_reaching, pieces
 from omq.store.clock import Clock, wall
+from omq.store.dead_letters import dead_letter, requeued
 from omq.store.errors import DamagedError, NotAllowed, OutOfSpace, StageError, StoreError, TopicFull, UnknownTopic
 from omq.store.interface import (
     MAX_ID,
@@ -23,6 +25,7 @@ from omq.store.interface import (
     DeleteTopic,
     MakeTopic,
     MoveToDeadLetter,
+    Requeue,
     SetCursor,
     SetGroup,
     Stage,
@@ -36,6 +39,7 @@ from omq.store.internal import (
     LoggedAppend,
     MoveAck,
     MoveAppend,
+    MoveTrim,
     PendingAppend,
     PurgeTopic,
     Quarantine,
@@ -144,6 +148,7 @@ class Applier:
             DeleteTopic: self._delete_topic,
             Acknowledge: self._acknowledge,
             MoveToDeadLetter: self._move_to_dead_letter,
+            Requeue: self._requeue,
             SetCursor: self._set_cursor,
             DeleteCursor: self._delete_cursor,
             SetGroup: self._set_group,
@@ -152,6 +157,7 @@ class Applier:
             CommitStages: self._commit,
             AbortStage: self._abort,
             Trim: self._trim,
+            MoveTrim: self._trim,
             ReserveIds: self._reserve_ids,
             ReserveTransientIds: self._reserve_ids,
             ApplyRetention: self._apply_retention,
@@ -365,8 +371,26 @@ class Applier:
         acks = self._ack_set(topic, write.group)
         self._flush(topic)
         record = find_record(self._transaction, topic.id, write.id, topic.first)
+        record = dead_letter(record, topic.name, write, self._wall)
         write.first, write.size = self._grow(target, record, 1), len(record)
         acks.add(write.id, write.id)
+        self.touched.add(topic)
+
+    def _requeue(self, write: Requeue) -> None:
+        topic = self._topic(write.topic_id)
+        self._flush(topic)
+        moves = [
+            (self._topic(target_id), requeued(find_record(self._transaction, topic.id, id, topic.first)))
+            for id, target_id in write.moves
+        ]
+        for target, count in Counter(target for target, _ in moves).items():
+            self._check_ids(target, target.last + count)
+        write.grown = {}
+        for target, record in moves:
+            self._grow(target, record, 1)
+            write.count(target.id, 1, len(record))
+        write.moved = len(moves)
+        topic.first = write.moves[-1][0] + 1
         self.touched.add(topic)
 
     # Topics
@@ -544,7 +568,9 @@ class Applier:
 
     def _trim(self, write: Trim) -> None:
         topic = self._topic(write.topic_id)
+        before = topic.current
         topic.first = max(topic.first, min(write.first, topic.last + 1))
+        write.dropped = before.messages(0) - before.messages(topic.first - 1)
         self.touched.add(topic)
 
     def _apply_retention(self, write: ApplyRetention) -> None:

@@ -99,6 +99,12 @@ class StoredTopic:
         # Created on demand: commits are much more frequent than readers of this.
         return TopicState(self.id, self.name, self.delivery, self.persistence, self.settings, *self._committed)
 
+    @property
+    def current(self) -> TopicState:
+        """The state in the current transaction. Only the environment's writer reads it."""
+        now = self.first, self.last, self.bytes, tuple(self.jumped)
+        return TopicState(self.id, self.name, self.delivery, self.persistence, self.settings, *now)
+
 
 class Catalog:
     """The rows of all topics.

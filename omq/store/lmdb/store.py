@@ -14,6 +14,8 @@ from typing import Any, Final
 import lmdb
 
 from omq.store.ack_set import AckSet
+from omq.store.clock import wall
+from omq.store.dead_letters import dead_letter, requeued
 from omq.store.errors import DamagedError, StageError, StoreClosed, StoreError, UnknownTopic, without_traceback
 from omq.store.interface import (
     MAX_MEMORY_BYTES,
@@ -30,6 +32,7 @@ from omq.store.interface import (
     MoveToDeadLetter,
     Notify,
     Reader,
+    Requeue,
     SetCursor,
     SetGroup,
     Stage,
@@ -43,6 +46,7 @@ from omq.store.internal import (
     ExpireState,
     MoveAck,
     MoveAppend,
+    MoveTrim,
     PurgeTopic,
     Quarantine,
     ReserveIds,
@@ -66,7 +70,9 @@ from omq.unpatched import threading
 
 log = logging.getLogger("omq.store")
 
-DEAD_LETTERS: Final = b"\0dead letters of "  # the producer id with which a topic moves records to another engine
+#: The producer ids with which a topic moves records to another engine.
+DEAD_LETTERS: Final = b"\0dead letters of "
+REQUEUED: Final = b"\0requeued from "
 #: Writes that writers return to the caller without further steps.
 RETURNED_UNCHANGED: Final = frozenset(
     {Append, Acknowledge, SetCursor, DeleteCursor, SetGroup, DeleteGroup, Stage, Trim}
@@ -353,16 +359,21 @@ class LmdbStore:
                 write.context.set()
             return True
         if isinstance(write, MoveAppend):
-            move: MoveToDeadLetter = write.context
+            move: MoveToDeadLetter | Requeue = write.context
             if write.error is not None:
                 return self._return_write(move, write.error)
-            move.first = write.first
-            move.size = 0 if write.duplicate else len(write.records)
-            self._submit_half(
-                move.topic_id, MoveAck(move.topic_id, [(move.id, move.id)], group=move.group, context=move)
-            )
+            size = 0 if write.duplicate else len(write.records)
+            if isinstance(move, Requeue):
+                move.moved = 1
+                if size:
+                    move.count(write.topic_id, 1, size)
+                self._submit_half(move.topic_id, MoveTrim(move.topic_id, move.moves[0][0] + 1, context=move))
+            else:
+                move.first, move.size = write.first, size
+                ack = MoveAck(move.topic_id, [(move.id, move.id)], group=move.group, context=move)
+                self._submit_half(move.topic_id, ack)
             return True
-        if isinstance(write, MoveAck):
+        if isinstance(write, MoveAck | MoveTrim):
             return self._return_write(write.context, write.error)
         if isinstance(write, MakeTopic) and write.error is None and not write.found:
             self._catalog.next = max(self._catalog.next, write.topic_id + 1)
@@ -500,7 +511,7 @@ class LmdbStore:
         if isinstance(write, MakeTopic | AlterTopic | DeleteTopic | CommitStages | AbortStage):
             return self._writers["strong"]
         engine = self._engines.get(write.topic_id)  # type: ignore[attr-defined]
-        if isinstance(write, MoveToDeadLetter) and self._engines.get(write.target_id, engine) is not engine:
+        if isinstance(write, MoveToDeadLetter | Requeue) and self._spans_engines(write):
             return None
         return engine if isinstance(engine, Writer) else None
 
@@ -514,7 +525,7 @@ class LmdbStore:
             if engine is None:
                 write.error, write.done = UnknownTopic(f"there is no topic with the id {topic_id}"), True
                 lost.append(write)
-            elif isinstance(write, MoveToDeadLetter) and self._engines.get(write.target_id, engine) is not engine:
+            elif isinstance(write, MoveToDeadLetter | Requeue) and self._spans_engines(write):
                 self._move_between_engines(write)
             else:
                 mine.append(write)
@@ -527,21 +538,30 @@ class LmdbStore:
         done, grown = self._memory.apply(mine) if mine else ([], {})
         self._return_done(lost + done, grown)
 
-    def _move_between_engines(self, write: MoveToDeadLetter) -> None:
-        """Starts to move a dead letter to another engine: appends it there exactly once, then acknowledges it here."""
+    def _spans_engines(self, write: MoveToDeadLetter | Requeue) -> bool:
+        """Returns whether a move has topics in several engines."""
+        engine = self._engines.get(write.topic_id)
+        targets = [write.target_id] if isinstance(write, MoveToDeadLetter) else [id for _, id in write.moves]
+        return any(self._engines.get(id, engine) is not engine for id in targets)
+
+    def _move_between_engines(self, write: MoveToDeadLetter | Requeue) -> None:
+        """Starts to move a record to another engine: appends it there exactly once, then removes it from its topic."""
+        id, target_id = (write.id, write.target_id) if isinstance(write, MoveToDeadLetter) else write.moves[0]
         try:
-            first = self.topic(write.topic_id).first
-            record = self._record(write.topic_id, write.id)
+            topic = self.topic(write.topic_id)
+            record = self._record(write.topic_id, id)
         except (StoreError, lmdb.Error) as error:
             self._return_write(write, error if isinstance(error, StoreError) else StoreError(f"LMDB: {error}"))
             return
-        producer = DEAD_LETTERS + write.topic_id.to_bytes(4, "big")
-        if write.group:  # each group may move the same record
+        if isinstance(write, MoveToDeadLetter):
+            record, producer = dead_letter(record, topic.name, write, wall()), DEAD_LETTERS
+        else:
+            record, producer = requeued(record), REQUEUED
+        producer += write.topic_id.to_bytes(4, "big")
+        if isinstance(write, MoveToDeadLetter) and write.group:  # each group may move the same record
             producer += hashlib.blake2b(write.group.encode(), digest_size=16).digest()
-        confirmed = min(first, write.id)  # records that the topic has dropped are never moved again
-        self._submit_half(
-            write.target_id, MoveAppend(write.target_id, record, 1, producer, write.id, confirmed, context=write)
-        )
+        confirmed = min(topic.first, id)  # records that the topic has dropped are never moved again
+        self._submit_half(target_id, MoveAppend(target_id, record, 1, producer, id, confirmed, context=write))
 
     def _record(self, topic_id: int, id: int) -> bytes:
         engine = self._engines[topic_id]
@@ -551,7 +571,7 @@ class LmdbStore:
         with engine.environment.read() as reading:
             return find_record(reading, topic_id, id, self.topic(topic_id).first)
 
-    def _submit_half(self, topic_id: int, write: Append | Acknowledge) -> None:
+    def _submit_half(self, topic_id: int, write: Append | Acknowledge | Trim) -> None:
         """Submits one of the two writes of a move between engines."""
         engine = self._engines.get(topic_id)
         if isinstance(engine, Writer):

@@ -3,6 +3,7 @@
 import base64
 import json
 import time
+from datetime import datetime
 
 import pytest
 
@@ -436,7 +437,61 @@ def test_dead_letters(client, topic):
         client.send(b"NACK", b"c", 1, 1)
     until(lambda: any(one["name"] == "again.dead" and one["last"] for one in json.loads(client.ask(b"TOPICS")[0])))
     _, _, header, records = client.ask(b"READ", b"again.dead", 1, 0, u32(1000), expect=b"RANGE")
-    assert read_block(header, records) == [(1, b"bad", b"key", {"h": b"v"})]
+    ((id, body, key, headers),) = read_block(header, records)
+    when = datetime.fromisoformat(headers.pop("omq-dead-time").decode())
+    assert abs(when.timestamp() - time.time()) < 60
+    assert (id, body, key) == (1, b"bad", b"key")
+    assert list(headers.items()) == [
+        ("h", b"v"),
+        ("omq-dead-topic", b"again"),
+        ("omq-dead-id", b"1"),
+        ("omq-dead-deliveries", b"2"),
+        ("omq-dead-reason", b"max-deliveries"),
+    ]
+
+
+def test_dead_letters_are_requeued(client, topic):
+    client.create("first", delivery="round-robin", persistence="weak", settings={"max_messages": 2})
+    for number in range(1, 5):
+        headers = {"own": b"%d" % number, "omq-dead-topic": b"first", "omq-dead-id": b"7"}
+        client.append(topic, record(b"%d" % number, b"k", headers))
+    client.append(topic, record(b"no header"))
+    assert client.ask(b"REQUEUE", topic, 1, expect=b"REQUEUED") == [u64(1), u64(2)]
+    assert client.ask(b"REQUEUE", topic, expect=b"REQUEUED") == [u64(1), u64(3)]
+    assert client.error(b"REQUEUE", topic) == "full"
+    *_, header, records = client.ask(b"READ", b"first", 1, 0, u32(1000), expect=b"RANGE")
+    assert read_block(header, records)[-1] == (2, b"2", b"k", {"own": b"2"})
+    consume(client, b"c", b"first")
+    assert client.jobs(b"c", 2) == [(1, b"1", 1), (2, b"2", 1)]
+    client.send(b"ACK", b"c", 1, 2)
+    client.ask(b"FLUSH", expect=b"FLUSHED")
+    assert client.ask(b"REQUEUE", topic, expect=b"REQUEUED") == [u64(2), u64(5)]
+    assert client.error(b"REQUEUE", topic) == "topic"
+    assert client.error(b"REQUEUE", topic, b"", b"nowhere") == "topic"
+    assert client.error(b"REQUEUE", topic, 99, b"first") == "topic"
+    client.send(b"ACK", b"c", 3, 4)
+    client.ask(b"FLUSH", expect=b"FLUSHED")
+    assert client.ask(b"REQUEUE", topic, 5, b"first", expect=b"REQUEUED") == [u64(1), u64(0)]
+    assert client.ask(b"REQUEUE", topic, 5, b"first", expect=b"REQUEUED") == [u64(0), u64(0)]
+    assert [body for _, body, _ in client.jobs(b"c", 3)] == [b"3", b"4", b"no header"]
+
+
+def test_a_topic_is_purged(client, other, topic, jobs):
+    client.append(topic, *ABC)
+    subscribe(other, b"s", topic, replay=0, credit=0)
+    assert client.ask(b"PURGE", topic, 0, expect=b"PURGED") == [u64(0)]
+    assert client.ask(b"PURGE", topic, 2, expect=b"PURGED") == [u64(2)]
+    assert client.ask(b"PURGE", topic, 2, expect=b"PURGED") == [u64(0)]
+    assert client.error(b"PURGE", topic, 4) == "topic"
+    other.send(b"CREDIT", b"s", 1000)
+    assert other.answer(b"s")[2:3] == [b"overrun"]
+    assert client.ask(b"PURGE", topic, expect=b"PURGED") == [u64(1)]
+    client.append(jobs, *ABC)
+    consume(other, b"c", jobs, credit=1)
+    assert other.jobs(b"c", 1) == [(1, b"a", 1)]
+    assert client.ask(b"PURGE", jobs, expect=b"PURGED") == [u64(2)]
+    other.send(b"NACK", b"c", u32(0), 1, 1)
+    assert other.jobs(b"c", 1) == [(1, b"a", 2)]
 
 
 # Reading and administration

@@ -13,7 +13,7 @@ from omq.store.interface import Append, MakeTopic, MoveToDeadLetter, Write
 from omq.store.memory import MemoryStore
 from omq.workqueue.consumer import QueueConsumer
 from omq.workqueue.dispatcher import Dispatcher
-from omq.workqueue.queue import WorkQueue
+from omq.workqueue.queue import DeadLetter, WorkQueue
 
 log = logging.getLogger("omq.store")
 
@@ -24,6 +24,7 @@ class QueueOwner:
     Attributes:
         finished_ids: What was finished, in that order.
         dead: Ids that have become dead letters.
+        letters: Their delivery counts and reasons, in the order of the moves.
     """
 
     deleted = False
@@ -32,6 +33,7 @@ class QueueOwner:
         self.store, self.name, self.dead_letters = store, name, dead_letters
         self.finished_ids: list[int] = []
         self.dead: list[int] = []
+        self.letters: list[DeadLetter] = []
         self.delay = 0.0
         self.queue: WorkQueue
 
@@ -51,7 +53,8 @@ class QueueOwner:
     async def dead_letter_topic(self) -> int:
         return self.dead_letters
 
-    def move_to_dead_letters(self, id: int, target: int, moved: Callable[[Write], None]) -> None:
+    def move_to_dead_letters(self, id: int, letter: DeadLetter, target: int, moved: Callable[[Write], None]) -> None:
+        self.letters.append(letter)
         self.store.submit(MoveToDeadLetter(self.queue.id, id, target), moved)
 
     def moved_to_dead_letters(self, target: int, write: Any) -> None:

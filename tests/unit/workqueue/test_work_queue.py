@@ -232,6 +232,7 @@ async def test_max_tries_applies_to_waiting_messages():
         here.queue.limit_tries(1)
         await until(lambda: owner.dead == [1])
         assert owner.finished_ids == [1]
+        assert owner.letters == [(1, "max-deliveries")]
 
 
 async def test_max_tries_applies_to_messages_that_wait_for_their_retry_delay():
@@ -246,3 +247,42 @@ async def test_max_tries_applies_to_messages_that_wait_for_their_retry_delay():
         here.queue.limit_tries(1)
         assert here.queue.waiting == 0
         await until(lambda: owner.dead == [1, 2])
+
+
+async def test_a_dead_letter_keeps_its_reason_when_its_move_fails():
+    async with work_queues() as here:
+        owner = here.owners[0]
+        await owner.publish(b"a", b"b", b"c")
+        one = RecordingConsumer(here.dispatcher, 1)
+        here.pump()
+        one.nack([(1, 1)])
+        target, owner.dead_letters = owner.dead_letters, 10**6
+        assert here.queue.drop_oldest(2) == 2
+        await until(lambda: len(owner.letters) == 2 and here.queue._dead_letter_task is None)
+        owner.dead_letters = target
+        here.queue._start_dead_letter_task()
+        await until(lambda: sorted(owner.dead) == [1, 2])
+        assert owner.letters == [(1, "overflow"), (0, "overflow")] * 2
+
+
+async def test_a_purge_finishes_what_waits():
+    async with work_queues() as here:
+        owner = here.owners[0]
+        await owner.publish(*(b"%d" % number for number in range(1, 9)))
+        one = RecordingConsumer(here.dispatcher, 4)
+        here.pump()
+        one.ack([(3, 3)])
+        one.nack([(2, 2)])
+        here.queue.finish_ahead(6, 6)
+        assert here.queue.purge(0) == 0
+        assert here.queue.purge(1) == 0, "it is in flight"
+        assert here.queue.purge(7) == 3  # 2, 5 and 7
+        assert here.queue.waiting == 1
+        assert here.queue.purge(10**9) == 1
+        assert here.queue.waiting == 0
+        assert sorted(owner.finished_ids) == [2, 3, 5, 6, 7, 8]
+        await owner.save()
+        acks = here.store.store.ack_set(here.queue.id)
+        assert [id for id in range(1, 9) if id not in acks] == [1, 4]
+        here.pump()
+        assert one.ids == [1, 2, 3, 4]

@@ -37,6 +37,8 @@ CALLS: list[tuple[str, int, Callable[[Callee, Any], Any]]] = [
     ("start", 0, lambda on, value: on.client.offset_after("t", value, 2, 3)),
     ("stop", 0, lambda on, value: on.client.offset_after("t", 1, value, 3)),
     ("size", 0, lambda on, value: on.client.offset_after("t", 1, 2, value)),
+    ("up_to", 1, lambda on, value: on.client.purge("t", up_to=value)),
+    ("limit", 0, lambda on, value: on.client.requeue("t", limit=value)),
     ("limit", 1, lambda on, value: on.subscription.recv_many(value, timeout=0)),
     ("limit", 1, lambda on, value: on.consumer.recv_many(value, timeout=0)),
     ("message", 0, lambda on, value: on.subscription.ack(value)),

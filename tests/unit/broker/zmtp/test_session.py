@@ -88,6 +88,20 @@ WRONG = [
     ("syntax", [b"HELLO", b"1", j(version=1, client="g" * 32)]),
     ("syntax", [b"HELLO", b"1", j(version=1, client=7)]),
     ("state", [b"HELLO", b"1", j(version=1, client="f" * 32)]),
+    ("syntax", [b"PURGE", b"1"]),
+    ("syntax", [b"PURGE", b"1", b"t", b"7"]),
+    ("syntax", [b"PURGE", b"1", b"t", p.u64(1), b"x"]),
+    ("topic", [b"PURGE", b"1", b"nowhere"]),
+    ("topic", [b"PURGE", b"1", b"t", p.u64(1)]),
+    ("syntax", [b"REQUEUE", b"1"]),
+    ("syntax", [b"REQUEUE", b"1", b"t", b"7"]),
+    ("syntax", [b"REQUEUE", b"1", b"t", b"", b"jobs", b""]),
+    ("topic", [b"REQUEUE", b"1", b"nowhere"]),
+    ("topic", [b"REQUEUE", b"1", b"jobs"]),
+    ("topic", [b"REQUEUE", b"1", b"t", p.u64(1)]),
+    ("topic", [b"REQUEUE", b"1", b"t", b"", b"t"]),
+    ("topic", [b"REQUEUE", b"1", b"t", b"", b"nowhere"]),
+    ("topic", [b"REQUEUE", b"1", b"t", b"", b"a/b"]),
     ("topic", [b"APPEND", b"1", b"nowhere", RECORDS]),
     ("topic", [b"APPEND", b"1", b"", RECORDS]),
     ("topic", [b"APPEND", b"1", b"a/b", RECORDS]),
@@ -915,6 +929,31 @@ async def test_alter_answers_with_the_topic_and_needs_force_to_drop_messages():
         answer = await ask(session, b"ALTER", b"4", j(**lower, force=True))
         assert json.loads(answer[2])["first"] == 2
         assert (await ask(session, b"ALTER", b"5", j(name="t")))[0] == b"ALTERED"
+
+
+async def test_purge_and_requeue_need_permissions():
+    permissions = [
+        Permission("op", "q.dead", ["admin"]),
+        Permission("op", "open", ["publish"]),
+        Permission("chief", "*", ["admin"]),
+        Permission("user", "*", ["publish", "subscribe", "consume", "create", "delete"]),
+    ]
+    async with core(permissions=permissions) as broker:
+        for name in ("q.dead", "q", "open"):
+            await broker.create(name, persistence="weak")
+        op, chief, user = (SessionTransport(broker).session(name) for name in ("op", "chief", "user"))
+        record = blocks.encode_record(b"x", None, {"omq-dead-topic": b"q"})
+        for _ in range(4):
+            assert (await ask(user, b"APPEND", b"1", b"q.dead", record))[0] == b"PUBLISHED"
+        for command in (b"PURGE", b"REQUEUE"):
+            assert (await ask(user, command, b"1", b"q.dead"))[2] == b"permission"
+            assert (await ask(op, command, b"1", b"q"))[2] == b"permission"
+        assert (await ask(op, b"REQUEUE", b"1", b"q.dead"))[2:] == [b"permission", b"op may not publish 'q'"]
+        assert (await ask(op, b"REQUEUE", b"1", b"q.dead", b"", b"q"))[2] == b"permission"
+        assert await ask(op, b"REQUEUE", b"1", b"q.dead", p.u64(1), b"open") == [b"REQUEUED", b"1", p.u64(1), p.u64(2)]
+        assert await ask(chief, b"REQUEUE", b"1", b"q.dead", p.u64(2)) == [b"REQUEUED", b"1", p.u64(1), p.u64(3)]
+        assert await ask(op, b"PURGE", b"1", b"q.dead") == [b"PURGED", b"1", p.u64(2)]
+        assert [broker.topic(name).last for name in ("q", "open")] == [1, 1]
 
 
 async def test_reack_acknowledges_for_an_earlier_session_of_the_same_topic():
