@@ -16,6 +16,7 @@ import pytest
 from omq.store.lmdb.snapshot import restore_snapshot
 from tests.fault.store_history import ROOT, History
 from tests.support import snapshot_process
+from tests.support.waits import until
 
 SEEDS = int(os.environ.get("OMQ_FAULT_SEEDS", "200"))
 QUICK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -63,7 +64,7 @@ class Snapshots:
     def _run(self) -> None:
         while not self._stopped.is_set():
             if (self._directory / "session").exists():
-                self.take(self._random.uniform(0.1, 0.8) if self._random.random() < 0.5 else None)
+                self.take(self._random.choice([0.0, 0.01, 0.1, 0.3]) if self._random.random() < 0.4 else None)
             else:
                 time.sleep(0.01)
 
@@ -71,13 +72,17 @@ class Snapshots:
         """Takes a snapshot.
 
         Args:
-            kill_after: The seconds after which its process is killed; `None`: never.
+            kill_after: The seconds after the begin of the copy, or sometimes of its process, after which it is killed;
+                `None`: never.
         """
         self._number += 1
         target = self._directory.with_name(f"snapshot {self._number}")
         history = self._history
         found = Taken(target, dict(history.done), list(history.acked), history.position)
         process = snapshot_process.start(self._directory, target, self._random.choice([0.0, 0.001, 0.01]))
+        assert process.stdout is not None
+        if kill_after is not None and self._random.random() < 0.8:
+            process.stdout.readline()
         try:
             _, errors = process.communicate(timeout=kill_after)
         except subprocess.TimeoutExpired:
@@ -104,11 +109,15 @@ def snapshots_of(directory: Path, seed: int) -> None:
     chance = random.Random(seed)
     with Snapshots(directory, history, seed) as snapshots:
         for round_number in range(KILLS):
+            done, pause = len(history.done), chance.uniform(0.1, 1.5)
 
-            def kill(process: subprocess.Popen[bytes]) -> None:
-                timer = threading.Timer(chance.uniform(0.3, 1.0), process.kill)
-                timer.daemon = True
-                timer.start()
+            def kill(process: subprocess.Popen[bytes], done: int = done, pause: float = pause) -> None:
+                def wait() -> None:
+                    until(lambda: len(history.done) > done or process.poll() is not None, "the process writes")
+                    time.sleep(pause)
+                    process.kill()
+
+                threading.Thread(target=wait, daemon=True).start()
 
             history.run(directory, 1000 * seed + round_number, 100_000, kill=kill)
         assert history.run(directory, 1000 * seed + 9, 20) == 0
