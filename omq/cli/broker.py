@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,13 +16,24 @@ from omq.broker.config import Config, ConfigError, TopicSpec, parse_topic, read_
 from omq.broker.errors import BrokerError, TopicError
 from omq.broker.server import AsyncServer
 from omq.cli.errors import error_text, errors_of_command
-from omq.cli.parameters import FILE, LEVELS, NonEmptyPath, read_http, read_ready_file
+from omq.cli.parameters import (
+    FILE,
+    LEVELS,
+    CommandWithSubcommands,
+    NonEmptyPath,
+    progress_bar,
+    read_http,
+    read_ready_file,
+)
 from omq.errors import UsageError
 from omq.keyfiles import MECHANISMS, Admission, SecurityFiles
 from omq.serving.address import parse_http_address
 from omq.serving.descriptors import raise_descriptor_limit
 from omq.serving.log import log_to_stderr
 from omq.serving.run import run_server
+
+if TYPE_CHECKING:
+    from omq.store.lmdb.snapshot import StoreCopy
 
 LOG: Final = logging.getLogger("omq.broker")
 DEFAULT_BIND: Final = "tcp://127.0.0.1:*"
@@ -195,7 +207,7 @@ def log_warnings(config: Config) -> None:
         LOG.warning("the status page shows every topic's name to every client that reaches %s", config.http)
 
 
-@click.command()
+@click.command(cls=CommandWithSubcommands)
 @click.argument("directory", metavar="[DIR]", required=False, type=NonEmptyPath(file_okay=False, path_type=Path))
 @click.option("--bind", multiple=True, metavar="ENDPOINT", help="Endpoint for ZeroMQ clients; may be repeated.")
 @click.option("--sexp", metavar="tcp://HOST:PORT", help="Endpoint for S-expression clients.")
@@ -283,3 +295,55 @@ def broker(
             run_server(server, LOG, ready_file=ready_file, on_start=partial(log_store, server), on_hang_up=hang_up)
         except TopicError as fault:
             raise click.UsageError(str(fault)) from None
+
+
+NEW_DIRECTORY: Final = NonEmptyPath(file_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=NEW_DIRECTORY)
+@click.argument("target", type=NEW_DIRECTORY)
+def snapshot(directory: Path, target: Path) -> None:
+    """Copy the topics in DIR, whose broker may run, to TARGET.
+
+    TARGET must not exist, or be an empty directory. It appears once the snapshot is complete, synced and checked.
+    `omq broker restore` makes a directory for a broker of it.
+    """
+    with errors_of_command("the broker", "broker"):
+        from omq.store.lmdb.snapshot import take_snapshot
+
+        began = time.monotonic()
+        with progress_bar("snapshot") as progress:
+            done = take_snapshot(directory, target, kind="broker", progress=progress)
+        report_copy(f"{target}: snapshot of store {done.format.id}", done, began)
+
+
+@click.command()
+@click.argument("source", metavar="SNAPSHOT", type=NEW_DIRECTORY)
+@click.argument("directory", metavar="DIR", type=NEW_DIRECTORY)
+def restore(source: Path, directory: Path) -> None:
+    """Make a new directory of topics, DIR, from SNAPSHOT.
+
+    DIR must not exist, or be an empty directory. It appears once it is complete. Its store has a new id: clients notice
+    that it is not the store they know.
+    """
+    with errors_of_command("the broker", "broker"):
+        from omq.store.lmdb.snapshot import restore_snapshot
+
+        began = time.monotonic()
+        with progress_bar("restore") as progress:
+            done = restore_snapshot(source, directory, kind="broker", progress=progress)
+        origin = done.format.origin
+        report_copy(
+            f"{directory}: store {done.format.id}, as store {origin['store']} was at {origin['time']}", done, began
+        )
+
+
+def report_copy(text: str, done: "StoreCopy", began: float) -> None:
+    """Prints the result of a snapshot or a restore."""
+    for finding in done.findings:
+        click.echo(f"omq: {finding}", err=True)
+    click.echo(f"{text}: {done.topics} topics, {done.size} bytes in {time.monotonic() - began:.1f} s")
+
+
+broker.subcommands.update(snapshot=snapshot, restore=restore)

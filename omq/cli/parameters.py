@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +35,57 @@ class FiniteFloat(click.FloatRange):
         if not math.isfinite(found):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
         return found
+
+
+class CommandWithSubcommands(click.Command):
+    """A command of its own, with subcommands: one of their names as the first argument selects it.
+
+    Attributes:
+        subcommands: The subcommands by name.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.subcommands: dict[str, click.Command] = {}
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        chosen = self.subcommands.get(args[0]) if args else None
+        if chosen is None:
+            return super().make_context(info_name, args, parent, **extra)
+        return chosen.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str()) for name, one in self.subcommands.items()])
+
+
+@contextmanager
+def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows a progress bar on standard error, if that is a terminal. SIGTERM interrupts the block as SIGINT does.
+
+    Yields:
+        A function to call with the finished part and the whole.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if not sys.stderr.isatty():
+            yield lambda done, total: None
+            return
+        with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
+
+            def show(done: int, total: int) -> None:
+                bar.length = total
+                bar.update(done - bar.pos)
+
+            yield show
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 FILE: Final = NonEmptyPath(exists=True, dir_okay=False, path_type=Path)

@@ -1,4 +1,4 @@
-"""`omq store`: inspects the directory of a broker that is not running."""
+"""`omq store`: inspects and compacts the directory of a broker that is not running."""
 
 import base64
 import json
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from omq.broker.types import Message
+from omq.cli.errors import errors_of_command
 from omq.serving.extras import missing_extra
 from omq.store.errors import DamagedError, StoreError
 
@@ -21,7 +22,7 @@ DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(path_type
 
 @click.group()
 def store() -> None:
-    """Inspect a broker's directory while no broker uses it."""
+    """Inspect or compact a broker's directory while no broker uses it."""
 
 
 def open_inspector(directory: Path) -> "Inspector":
@@ -123,10 +124,26 @@ def stats(directory: Path, as_json: bool) -> None:
         ]
         sizes = {name: {"file_bytes": size, "used_bytes": used} for name, (size, used) in inspector.sizes().items()}
         row = {"id": inspector.id, "orderly": inspector.clean_shutdown, "topics": topics, "files": sizes}
+        row |= {"snapshot": inspector.format.snapshot, "origin": inspector.format.origin}
     if as_json:
         click.echo(json.dumps(row))
         return
+    if row["snapshot"]:
+        click.echo(f"snapshot of store {row['id']}, taken at {row['snapshot']}")
+    if origin := inspector.format.origin:
+        click.echo(f"store {row['id']}, restored from a snapshot of store {origin['store']}, taken at {origin['time']}")
     for name, size in sizes.items():
-        click.echo(f"{name}: {size['file_bytes']} bytes, {size['used_bytes']} of them used")
+        click.echo(f"{name}: {size['file_bytes']} bytes, {size['used_bytes']} of them in use")
     for topic in topics:
         click.echo("{id} {name}: {delivery}, {persistence}, ids {first} to {last}, {bytes} bytes".format(**topic))
+
+
+@store.command()
+@DIRECTORY
+def compact(directory: Path) -> None:
+    """Make the files smaller: replace them by copies without free pages."""
+    with errors_of_command("the store", "broker"):
+        from omq.store.lmdb.compaction import compact as compact_store
+
+        for name, size in compact_store(directory).items():
+            click.echo(f"{name}: {size.before} bytes before, {size.after} bytes after")

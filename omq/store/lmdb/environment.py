@@ -6,6 +6,7 @@ import contextlib
 import errno
 import functools
 import gc
+import logging
 import os
 import resource
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ from omq.store.errors import StoreClosed, StoreError
 from omq.store.lmdb.data_file import Meta, extend_to_last_page, metas_of, read_meta
 from omq.store.lmdb.store_directory import check_path, sync_directory
 from omq.unpatched import threading
+
+log = logging.getLogger("omq.store")
 
 MAX_MAP_BYTES: Final = 1 << 40  # of address space
 MIN_MAP_BYTES: Final = 1 << 24
@@ -38,6 +41,7 @@ NO_SPACE: Final = {
     errno.EFBIG: "the file may not become larger",
 }
 NEARLY_FULL_BYTES: Final = 64 * 1024
+MAX_PIN_TRIES: Final = 1000  # more than races with the writer can explain
 
 
 @functools.cache
@@ -58,18 +62,21 @@ class Environment:
         directory: The directory of the environment; created if it is missing.
         sync: Each commit waits for the disk.
         readonly: Changes nothing, and assumes that no other process does.
+        shared: With `readonly`: another process may have it open and write it. Reads take a slot of its reader table.
 
     Raises:
         DamagedError: The data file cannot be mapped.
     """
 
-    def __init__(self, directory: Path, *, sync: bool, readonly: bool = False) -> None:
+    def __init__(self, directory: Path, *, sync: bool, readonly: bool = False, shared: bool = False) -> None:
         self.directory = directory
         self.path = directory / "data.mdb"
         if not readonly:
             directory.mkdir(exist_ok=True)
-        read_meta(self.path)
+        if not shared:  # the file of a live environment may lack unused pages at its end
+            read_meta(self.path)
         self._sync = sync
+        self._shared = shared
         self._gate = threading.Condition(threading.Lock())
         self._readers = 0
         self._readonly = readonly
@@ -86,6 +93,10 @@ class Environment:
         self._name = self._linked()
         if readonly:
             return
+        # If a snapshot has the environment open, LMDB keeps the lock table of a killed process. A write transaction
+        # corrects its transaction number, which may be one too low, and then readers would get an older state.
+        self._lmdb.begin(write=True).abort()
+        self.clear_stale_readers()
         keep_freed_memory()
         self.allocate_reserve()
         if new:
@@ -96,7 +107,7 @@ class Environment:
 
     def _open(self) -> Any:
         """Opens LMDB with the largest map that the system allows."""
-        if self._readonly:
+        if self._readonly and not self._shared:
             return lmdb.open(str(self.directory), readonly=True, lock=False, create=False)
         size = MAX_MAP_BYTES
         while True:
@@ -106,6 +117,8 @@ class Environment:
                     str(self.directory),
                     map_size=size,
                     subdir=True,
+                    readonly=self._shared,
+                    create=not self._shared,
                     sync=self._sync,
                     max_readers=MAX_READERS,
                     max_spare_txns=1,
@@ -228,9 +241,25 @@ class Environment:
         except OSError:
             return ""
 
+    def read_bytes(self, size: int, offset: int) -> bytes:
+        """Returns bytes of the data file: at most `size`, and fewer at its end."""
+        return os.pread(self._descriptor, size, offset)
+
+    def copy_compacted(self, directory: Path) -> None:
+        """Copies the environment to an empty directory, without free pages."""
+        self._lmdb.copy(str(directory), compact=True)
+
+    def entries(self) -> int:
+        """Returns the number of rows."""
+        return int(self._lmdb.stat()["entries"])
+
     def metas(self) -> list[Meta | None]:
         """Returns the meta pages of the open file, even if its path leads to another one now."""
         return metas_of(self._descriptor)
+
+    def last_transaction(self) -> int:
+        """Returns the number of the last committed transaction."""
+        return max(meta.transaction for meta in self.metas() if meta is not None)
 
     def begin(self) -> Any:
         """Begins a write transaction. Values are views."""
@@ -272,6 +301,25 @@ class Environment:
             if self._closing is not None:
                 raise StoreClosed("the store is closed")
             return self._begin_read()
+
+    def pin_state(self) -> tuple[Any, Meta]:
+        """Begins a read transaction as `pin` does; returns it with the meta page that it reads."""
+        for _ in range(MAX_PIN_TRIES):
+            pin = self.pin()
+            # A concurrent commit may be overwriting this page: then a second read differs.
+            for meta in self.metas():
+                if meta is not None and meta.transaction == pin.id():
+                    if meta in self.metas():
+                        return pin, meta
+                    break
+            pin.abort()
+        raise StoreError(f"{self.path}: the meta pages of the file differ from those that LMDB has mapped")
+
+    def clear_stale_readers(self) -> None:
+        """Frees the slots of processes that were killed while they read: LMDB keeps all pages that these could read."""
+        with self._gate:
+            if self._closing is None and (cleared := self._lmdb.reader_check()):
+                log.info("%s: freed %d reader slots of killed processes", self.directory, cleared)
 
     def _begin_read(self, buffers: bool = False) -> Any:
         try:
@@ -340,9 +388,8 @@ class Environment:
         with self._gate:
             if self._closing is not None:
                 return 0, 0
-            page = self._lmdb.stat()["psize"]
-            used = (self._lmdb.info()["last_pgno"] + 1) * page
-            return os.fstat(self._descriptor).st_size, used
+            meta = max((meta for meta in self.metas() if meta is not None), key=lambda meta: meta.transaction)
+            return os.fstat(self._descriptor).st_size, meta.used * meta.page_size
 
     def close(self, timeout: float = 10.0) -> bool:
         """Closes the environment once all reads have ended; returns false and leaves it open after the timeout."""

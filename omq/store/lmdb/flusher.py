@@ -45,7 +45,6 @@ TICK_INTERVAL_S: Final = 1.0
 #: Commits after which a sync does not wait for its interval. The pin holds the pages that commits free, about five for
 #: a small one. LMDB reads and writes the list of these with each commit, and large values find no room between them.
 MAX_UNSYNCED_COMMITS: Final = 2000
-MAX_PIN_TRIES: Final = 1000  # more than races with the writer can explain
 
 
 class Flusher:
@@ -153,7 +152,7 @@ class Flusher:
                 self._failed(error)
 
     def _flush(self, environment: Environment) -> None:
-        pin, meta = self._snapshot(environment)
+        pin, meta = environment.pin_state()
         if meta.transaction == self._synced:
             pin.abort()
             return
@@ -175,20 +174,6 @@ class Flusher:
         if self._pin is not None:
             self._pin.abort()
         self._pin, self._synced = pin, meta.transaction
-
-    @staticmethod
-    def _snapshot(environment: Environment) -> tuple[Any, Meta]:
-        """Begins a read transaction; returns it with the meta page that it reads."""
-        for _ in range(MAX_PIN_TRIES):
-            pin = environment.pin()
-            # A concurrent commit may be overwriting this page: then a second read differs.
-            for meta in environment.metas():
-                if meta is not None and meta.transaction == pin.id():
-                    if meta in environment.metas():
-                        return pin, meta
-                    break
-            pin.abort()
-        raise StoreError(f"{environment.path}: the meta pages of the file differ from those that LMDB has mapped")
 
     def _write_meta(self, meta: Meta) -> None:
         """Writes a meta page durably into the slot that does not hold the previous one."""

@@ -15,7 +15,8 @@ from omq.store.lmdb.applier import Applier
 from omq.store.lmdb.catalog import Catalog, StoredTopic
 from omq.store.lmdb.data_file import check_structure, read_meta
 from omq.store.lmdb.environment import Environment
-from omq.store.lmdb.layout import PIECE, STAGE, description, without_checksum
+from omq.store.lmdb.layout import PIECE, STAGE, description, id_ranges, without_checksum
+from omq.store.lmdb.opening import check_tails
 from omq.store.lmdb.reader import LmdbReader
 from omq.store.lmdb.store_directory import StoreDirectory
 from omq.store.lmdb.wal import WAL_FILE_NAME, read_file
@@ -26,38 +27,45 @@ class Inspector:
 
     Args:
         directory: The directory of the store.
+        limit: The effort above which the trees of an environment are not checked; see `check_structure`.
 
     Attributes:
+        format: The file `format` of the store.
         id: The id of the store.
         clean_shutdown: The last process to open the store has closed it.
-        topics: The topics by id. Transient topics have no records.
+        catalog: All topics.
+        topics: The topics by id, without damaged ones. Transient topics have no records.
+        unchecked: A sentence for each environment whose trees were not checked.
 
     Raises:
         StoreLocked: Another process has the store open.
         DamagedError: The files are damaged: LMDB must not open them.
     """
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
+    def __init__(self, directory: str | os.PathLike[str], limit: int | None = None) -> None:
         self._directory = StoreDirectory(directory, readonly=True)
+        self.format = self._directory.format
         self.id = self._directory.id
         self.clean_shutdown = self._directory.clean_shutdown
+        self.catalog = Catalog()
         self.topics: dict[int, StoredTopic] = {}
+        self.unchecked: list[str] = []
         self._environments: dict[str, Environment] = {}
         self._logged: defaultdict[int, list[Append]] = defaultdict(list)  # appends that are only in the write-ahead log
         try:
-            self._open()
+            self._open(limit)
         except BaseException:
             self.close()
             raise
 
-    def _open(self) -> None:
+    def _open(self, limit: int | None) -> None:
         for name in ("strong", "weak"):
             where = self._directory.directory / name
             if read_meta(where / "data.mdb") is None:
                 raise DamagedError(f"{where / 'data.mdb'}: damaged: the file is missing, or empty")
-            check_structure(where)
+            self.unchecked += check_structure(where, limit)
             self._environments[name] = Environment(where, sync=False, readonly=True)
-        catalog = Catalog()
+        catalog = self.catalog
         applier = Applier(None, lambda topic, last: None, self._directory.clock)
         with self._environments["strong"].read() as strong, self._environments["weak"].read() as weak:
             catalog.load(strong)
@@ -101,6 +109,20 @@ class Inspector:
             if topic.name == name:
                 return topic
         raise StoreError(f"there is no topic {name!r}")
+
+    def known_damage(self) -> list[str]:
+        """Returns sentences about damage that is recorded, or that opening the store has found."""
+        found = [str(error) for error in self.catalog.damaged.values()]
+        for topic in self.topics.values():
+            found += [str(error) for error in check_tails(self.environment(topic), [topic])]
+        for environment in self._environments.values():
+            with environment.read() as reading:
+                found += [
+                    f"topic {self.topics[id].name!r}: ids {first} to {last} are damaged"
+                    for id, first, last in id_ranges(reading, b"q")
+                    if id in self.topics
+                ]
+        return found
 
     def check_rows(self) -> list[DamagedError]:
         """Returns the damage of all rows except messages. A topic with such damage may be missing in `topics`."""

@@ -698,6 +698,7 @@ class LmdbStore:
             self._writers["weak"].submit(PurgeTopic(self._unpurged.pop()))
         for writer in self._writers.values():
             writer.environment.allocate_reserve()
+            writer.environment.clear_stale_readers()
             applier = writer.applier
             ages = any(topic.settings.get("max_age") for topic in list(applier.topics.values()))
             if writer.has_pending or writer.out_of_space or applier.has_deletions or ages:

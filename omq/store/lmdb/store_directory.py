@@ -7,13 +7,16 @@ import fcntl
 import json
 import os
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from omq._core.blocks import crc32c
 from omq.store.clock import Clock, uptime, wall
-from omq.store.errors import DamagedError, StoreError, StoreLocked
+from omq.store.errors import DamagedError, OutOfSpace, StoreError, StoreLocked
 
+#: The version of the layout on disk. A layout that this omq cannot read gets the next number, a step that rewrites a
+#: store of the version before, and a row in docs/howto/back-up-the-broker.md.
 FORMAT: Final = 2
 MIN_FILE_BYTES: Final = 4096  # the disk space of a file that is not empty
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -62,6 +65,37 @@ def _checksum(value: Any) -> int:
     return crc32c(json.dumps(value, sort_keys=True).encode())
 
 
+def check_space(directory: Path, needed: int, purpose: str) -> None:
+    """Checks that the disk of a directory has room.
+
+    Raises:
+        OutOfSpace: It has less than `needed` bytes. The error includes the purpose of these.
+    """
+    disk = os.statvfs(directory)
+    free = disk.f_bavail * disk.f_frsize
+    if free < needed:
+        raise OutOfSpace(f"{directory}: {purpose} {needed} bytes, and the disk has {free} free")
+
+
+def session_of(
+    clock: int, boot: str, *, clean: bool, ids: dict[int, int], next_topic: int, left: dict[str, int] | None
+) -> bytes:
+    """Returns the content of the file `session`.
+
+    Args:
+        clock: The time of the store's clock.
+        boot: The boot id of the system, until whose end the clock advances. Empty: it stands still until the opening.
+        clean: True at a clean shutdown.
+        ids: The highest id of each topic.
+        next_topic: The id of the next topic.
+        left: The checksums of the meta pages by environment, at a clean shutdown.
+    """
+    given = {"ids": {str(topic): id for topic, id in ids.items()}, "next_topic": next_topic}
+    row: dict[str, Any] = {"boot": boot, "orderly": clean, "given": given, "checksum": _checksum(given)}
+    row |= {"clock": clock, "uptime": uptime(), "left": left}
+    return json.dumps(row).encode() + b"\n"
+
+
 def check_path(path: Path, descriptor: int) -> None:
     """Checks that the path of an open file still leads to it.
 
@@ -82,17 +116,75 @@ def check_path(path: Path, descriptor: int) -> None:
         raise FileNotFoundError(errno.ENOENT, "moved, removed or replaced while it was open", os.fspath(path))
 
 
+@dataclass(frozen=True, slots=True)
+class Format:
+    """The file `format` of a store.
+
+    Attributes:
+        id: The id of the store, 16 bytes in hex. In a snapshot: of the store that was copied.
+        kind: The program of the store, such as `broker`; empty: any.
+        snapshot: The time at which the snapshot was taken, in UTC; empty: it is a store.
+        origin: `store` and `time` of the snapshot that the store was restored from; empty: it was not restored.
+    """
+
+    id: str
+    kind: str = ""
+    snapshot: str = ""
+    origin: dict[str, str] = field(default_factory=dict)
+
+    def write(self, directory: Path) -> None:
+        """Writes the file durably."""
+        row: dict[str, Any] = {"omq-store": FORMAT, "id": self.id}
+        row |= {key: value for key in ("kind", "snapshot", "origin") if (value := getattr(self, key))}
+        write_durably(directory / "format", json.dumps(row).encode() + b"\n")
+
+
+def read_format(directory: Path, kind: str = "") -> Format:
+    """Reads the file `format`.
+
+    Args:
+        directory: The directory of the store.
+        kind: The program that opens it; empty: any.
+
+    Raises:
+        FileNotFoundError: There is no file.
+        StoreError: The store is of another version or program.
+        DamagedError: The content is not valid.
+    """
+    path = directory / "format"
+    try:
+        row = json.loads(path.read_bytes())
+        version = int(row["omq-store"])
+        found = Format(str(row["id"]), str(row.get("kind", "")), str(row.get("snapshot", "")), row.get("origin") or {})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise DamagedError(f"{path}: damaged: it does not have the version and the id of the store") from None
+    if version != FORMAT:
+        writer = "a newer" if version > FORMAT else "an older"  # a step that migrates an older store belongs here
+        raise StoreError(
+            f"{path}: version {version}, of {writer} omq; this omq reads version {FORMAT}. Nothing was changed. Use "
+            "the omq that wrote it"
+        )
+    if kind and found.kind and kind != found.kind:
+        raise StoreError(
+            f"{directory} is a directory of `omq {found.kind}`, and `omq {kind}` cannot open it: give `omq {kind}` "
+            "another directory"
+        )
+    return found
+
+
 class StoreDirectory:
-    """The locked directory of an open store.
+    """The directory of a store, locked while it is open.
 
     Args:
         directory: The path of the directory.
         kind: The program of the store, such as `broker`; empty: any. A directory of another program is refused, and
             one without a program gets this one.
-        readonly: Changes nothing except the lock; the store must exist.
+        readonly: Changes nothing except the lock; the store must exist. Otherwise a snapshot is refused.
+        locked: Take the lock. Without it, another process may have the store open.
 
     Attributes:
         directory: The path of the directory.
+        format: The content of the file `format`.
         id: The id of the store, 16 bytes in hex.
         new: The store was created now.
         used_before: The store was opened successfully before.
@@ -110,16 +202,21 @@ class StoreDirectory:
         StoreError: The directory is not a store, or is of another version or program.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], kind: str = "", *, readonly: bool = False) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str], kind: str = "", *, readonly: bool = False, locked: bool = True
+    ) -> None:
         self.directory = Path(directory)
-        self._kind = kind
         if not readonly:
             self.directory.mkdir(parents=True, exist_ok=True)
         elif not (self.directory / "format").is_file():
             raise StoreError(f"{self.directory}: there is no store here")
-        self._lock = self._acquire_lock()
+        self._lock = self._acquire_lock() if locked else -1
         try:
-            self.id, self.new = self._format()
+            self.new = not (self.directory / "format").exists()
+            self.format = self._create(kind) if self.new else read_format(self.directory, kind)
+            self.id = self.format.id
+            if not readonly:
+                self._check_writable(kind)
             last = self._last_session()
             self.used_before = bool(last)
             self.clean_shutdown = self.new or bool(last.get("orderly"))
@@ -131,7 +228,7 @@ class StoreDirectory:
             self.ids = {int(topic): int(id) for topic, id in given["ids"].items()} if self.has_ids else {}
             self.next_topic = int(given["next_topic"]) if self.has_ids else 1
         except BaseException:
-            os.close(self._lock)
+            self.release()
             raise
 
     def _acquire_lock(self) -> int:
@@ -147,40 +244,29 @@ class StoreDirectory:
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         return descriptor
 
-    def _format(self) -> tuple[str, bool]:
-        """Returns the id of the store, and whether it was created now."""
-        path = self.directory / "format"
-        if not path.exists():
-            if any(self.directory.glob("*/data.mdb")):
-                raise DamagedError(
-                    f"{self.directory}: damaged: it has data, but the file `format` is missing. Nothing was changed. "
-                    "Restore the file from a copy of the store, or move the directory away to start over."
-                )
-            id = os.urandom(16).hex()
-            self._write_format(path, id)
-            return id, True
-        try:
-            row = json.loads(path.read_bytes())
-            version, id, kind = row["omq-store"], str(row["id"]), str(row.get("kind", ""))
-        except (ValueError, KeyError, TypeError):
-            raise DamagedError(f"{path}: damaged: it does not have the version and the id of the store") from None
-        if version != FORMAT:
-            raise StoreError(f"{path}: version {version}; this omq reads version {FORMAT}")
-        if self._kind and kind and kind != self._kind:
-            raise StoreError(
-                f"{self.directory} is a directory of `omq {kind}`, and `omq {self._kind}` cannot open it: "
-                f"give `omq {self._kind}` another directory"
+    def _create(self, kind: str) -> Format:
+        """Creates the file `format` of a new store."""
+        if any(self.directory.glob("*/data.mdb")):
+            raise DamagedError(
+                f"{self.directory}: damaged: it has data, but the file `format` is missing. Nothing was changed. "
+                "Restore the file from a copy of the store, or move the directory away to start over."
             )
-        if self._kind and not kind:
-            with suppress(OSError):  # on a full disk; the next opening retries
-                self._write_format(path, id)
-        return id, False
+        new = Format(os.urandom(16).hex(), kind)
+        new.write(self.directory)
+        return new
 
-    def _write_format(self, path: Path, id: str) -> None:
-        row = {"omq-store": FORMAT, "id": id}
-        if self._kind:
-            row["kind"] = self._kind
-        write_durably(path, json.dumps(row).encode() + b"\n")
+    def _check_writable(self, kind: str) -> None:
+        """Refuses a snapshot, and gives a store without a program this one."""
+        if self.format.snapshot:
+            # With the id of the store that was copied, its clients would take this one for that store.
+            raise StoreError(
+                f"{self.directory} is a snapshot: `omq {self.format.kind or 'broker'} restore {self.directory} DIR` "
+                "makes a store of it"
+            )
+        if kind and not self.format.kind:
+            self.format = replace(self.format, kind=kind)
+            with suppress(OSError):  # on a full disk; the next opening retries
+                self.format.write(self.directory)
 
     def _last_session(self) -> dict[str, Any]:
         """Returns the content of `session`, which the last process has left; empty without the file."""
@@ -189,6 +275,10 @@ class StoreDirectory:
         except (OSError, ValueError):
             return {}
         return row if isinstance(row, dict) else {}
+
+    def set_left(self, left: dict[str, int] | None) -> None:
+        """Writes other checksums of the meta pages to `session`; `None`: the next opening does not compare them."""
+        write_durably(self.directory / "session", json.dumps(self._last_session() | {"left": left}).encode() + b"\n")
 
     def _clock(self, last: dict[str, Any]) -> Clock:
         """Returns the store's clock. It continues where it was, plus the time that has passed since in the same boot.
@@ -221,15 +311,12 @@ class StoreDirectory:
         Returns:
             Whether there was space for it.
         """
-        given = {"ids": {str(topic): id for topic, id in ids.items()}, "next_topic": next_topic}
-        row: dict[str, Any] = {"boot": self._boot(), "orderly": clean, "given": given, "checksum": _checksum(given)}
-        row |= {"clock": self.clock.now(), "uptime": uptime(), "left": left}
         path = self.directory / "session"
         try:
             self.check_path()
         except OSError:
             return True  # the path leads to another store now
-        data = json.dumps(row).encode() + b"\n"
+        data = session_of(self.clock.now(), self._boot(), clean=clean, ids=ids, next_topic=next_topic, left=left)
         try:
             write_durably(path, data)
         except OSError:
@@ -249,4 +336,5 @@ class StoreDirectory:
 
     def release(self) -> None:
         """Releases the lock."""
-        os.close(self._lock)
+        if self._lock >= 0:
+            os.close(self._lock)

@@ -8,12 +8,16 @@ from click.testing import CliRunner, Result
 
 from omq._core import blocks
 from omq.cli.main import main
-from omq.store.interface import Append, Trim
+from omq.store.interface import Append, DeleteTopic, Trim
 from tests.support.open_store import Opened
 
 
 def run(*words: object) -> Result:
     return CliRunner().invoke(main, ["store", *map(str, words)], catch_exceptions=False)
+
+
+def broker(*words: object) -> Result:
+    return CliRunner().invoke(main, ["broker", *map(str, words)], catch_exceptions=False)
 
 
 @pytest.fixture
@@ -97,3 +101,44 @@ def test_an_unknown_topic_is_reported(directory: Path) -> None:
     result = run("dump", directory, "--topic", "nothing")
     assert result.exit_code == 1
     assert "no topic 'nothing'" in result.output
+
+
+def test_a_store_is_compacted(directory: Path) -> None:
+    with Opened.on_disk(directory) as log:
+        dropped = log.make("dropped")
+        log.append(dropped, bytes(3_000_000))
+        log.do(DeleteTopic(dropped))
+        log.append(log.make("last"), b"")
+    result = run("compact", directory)
+    assert result.exit_code == 0, result.output
+    strong, weak = (line.split() for line in result.output.splitlines())
+    assert (strong[0], weak[0]) == ("strong:", "weak:")
+    assert int(strong[1]) > 3_000_000 > 100_000 > int(strong[4])
+    assert run("verify", directory).exit_code == 0
+    with Opened.on_disk(directory):
+        result = run("compact", directory)
+        assert result.exit_code == 1
+        assert "in use by process" in result.output
+
+
+def test_statistics_tell_used_from_free_bytes(directory: Path) -> None:
+    with Opened.on_disk(directory) as log:
+        dropped = log.make("dropped")
+        log.append(dropped, bytes(3_000_000))
+        log.do(DeleteTopic(dropped))
+        log.append(log.make("last"), b"")
+    strong = json.loads(run("stats", directory, "--json").output)["files"]["strong"]
+    assert strong["file_bytes"] > 3_000_000 > 100_000 > strong["used_bytes"]
+
+
+def test_a_snapshot_and_a_restored_store_are_recognized(directory: Path, tmp_path: Path) -> None:
+    id = json.loads(run("stats", directory, "--json").output)["id"]
+    assert broker("snapshot", directory, tmp_path / "snapshot").exit_code == 0
+    row = json.loads(run("stats", tmp_path / "snapshot", "--json").output)
+    assert (row["id"], row["origin"]) == (id, {})
+    assert f"snapshot of store {id}, taken at {row['snapshot']}" in run("stats", tmp_path / "snapshot").output
+    assert broker("restore", tmp_path / "snapshot", tmp_path / "restored").exit_code == 0
+    restored = json.loads(run("stats", tmp_path / "restored", "--json").output)
+    assert restored["origin"] == {"store": id, "time": row["snapshot"]}
+    assert restored["id"] != id
+    assert f"restored from a snapshot of store {id}" in run("stats", tmp_path / "restored").output

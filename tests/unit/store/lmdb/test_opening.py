@@ -19,7 +19,6 @@ from omq.store.interface import Append, MakeTopic
 from omq.store.lmdb import store_directory
 from omq.store.lmdb.inspector import Inspector
 from omq.store.lmdb.store import LmdbStore
-from omq.store.lmdb.store_directory import StoreDirectory
 from tests.support.open_store import Opened
 from tests.support.waits import until
 
@@ -69,7 +68,7 @@ def test_a_directory_without_a_kind_gets_one(directory: Path, monkeypatch: pytes
         id = store.id
     assert kind_of(directory) is None
     with monkeypatch.context() as patched:
-        patched.setattr(StoreDirectory, "_write_format", full)
+        patched.setattr(store_directory.Format, "write", full)
         with LmdbStore(directory, notify=print, kind="pzq") as store:
             assert store.id == id
     assert kind_of(directory) is None

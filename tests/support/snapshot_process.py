@@ -1,0 +1,45 @@
+"""A process that takes a snapshot, which tests may stop or kill at any step.
+
+    python -m tests.support.snapshot_process DIR TARGET PAUSE_S
+
+It prints a line once it has pinned the state, and pauses after each small step of the copy. A pause below 0: it waits
+for its end.
+"""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from omq.store.lmdb import snapshot
+
+ROOT = Path(__file__).parents[2]
+STEP_BYTES = 64 << 10
+
+
+def start(directory: Path, target: Path, pause: float = 0.0) -> subprocess.Popen[bytes]:
+    """Starts the process."""
+    command = [sys.executable, "-m", "tests.support.snapshot_process", str(directory), str(target), str(pause)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def main() -> None:
+    directory, target, pause = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    snapshot.STEP_BYTES = STEP_BYTES
+    began = False
+
+    def progress(copied: int, total: int) -> None:
+        nonlocal began
+        if not began:
+            print("copying", flush=True)
+            began = True
+        if pause < 0:
+            signal.pause()
+        time.sleep(pause)
+
+    snapshot.take_snapshot(directory, target, progress=progress)
+
+
+if __name__ == "__main__":
+    main()
