@@ -340,9 +340,10 @@ class Environment:
         with self._gate:
             if self._closing is not None:
                 return 0, 0
-            page = self._lmdb.stat()["psize"]
-            used = (self._lmdb.info()["last_pgno"] + 1) * page
-            return os.fstat(self._descriptor).st_size, used
+            # The two meta pages and the tree. `last_pgno` would count the pages that are free after a deletion, too.
+            stat = self._lmdb.stat()
+            pages = 2 + stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+            return os.fstat(self._descriptor).st_size, pages * stat["psize"]
 
     def close(self, timeout: float = 10.0) -> bool:
         """Closes the environment once all reads have ended; returns false and leaves it open after the timeout."""
