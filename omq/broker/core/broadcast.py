@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Final, Literal
 
@@ -94,6 +95,8 @@ class BroadcastTopic(Topic):
         #: Those that may have messages to deliver and room for them, in the order of their turns.
         self._ready: dict[TopicSubscription, None] = {}
         self._cursors = cursors
+        #: When each was last opened, acknowledged or closed, in seconds since 1970.
+        self._active = dict.fromkeys(cursors, time.time())
         self._holders: dict[str, TopicSubscription] = {}
         self._dirty: dict[str, int] = {}
         self._unconfirmed: set[str] = set()  # names whose first position is not durable yet
@@ -101,6 +104,7 @@ class BroadcastTopic(Topic):
         self._retained_for: str | None = self.settings.get("retain_for")
         if self._retained_for is not None:
             cursors.setdefault(self._retained_for, 0)
+            self._active.setdefault(self._retained_for, time.time())
             self._trim(cursors[self._retained_for])  # the broker may have stopped between the ack and the trim
 
     # ------------------------------------------------------------------ subscribing
@@ -128,6 +132,7 @@ class BroadcastTopic(Topic):
         self._subscriptions[subscription] = None
         if name is not None:
             self._holders[name] = subscription
+            self._active[name] = time.time()
             if known is None:
                 # The subscription is durable from now on, even if its position is never moved.
                 self._unconfirmed.add(name)
@@ -173,6 +178,7 @@ class BroadcastTopic(Topic):
         name = subscription.name
         if name is not None and self._holders.get(name) is subscription:
             del self._holders[name]
+            self._active[name] = time.time()
 
     def end(self, error: BrokerError | None) -> None:
         for subscription in tuple(self._subscriptions):
@@ -254,7 +260,12 @@ class BroadcastTopic(Topic):
                 if not one._skip_dropped(error.first):
                     self._end(one, _overrun(self.name, one.position + 1, error.first))
         except DamagedError as error:
-            log.error("topic %r: %s", self.name, error)
+            log.error(
+                "topic %r: %s",
+                self.name,
+                error,
+                extra={"event": "messages_damaged", "topic": self.name, "first": error.first, "last": error.last},
+            )
             for one in group:
                 self._end(one, Damaged(f"topic {self.name!r}: {error}", error.first, error.last))
         except StoreError as error:
@@ -284,6 +295,7 @@ class BroadcastTopic(Topic):
         if name == self._retained_for:
             position = max(position, self._cursors[name])  # earlier messages are dropped
         self._cursors[name] = self._dirty[name] = position
+        self._active[name] = time.time()
         self._schedule_save()
 
     def save(self) -> None:
@@ -329,12 +341,13 @@ class BroadcastTopic(Topic):
         if name in self._holders:
             raise TopicError(f"the durable subscription {name!r} of topic {self.name!r} is open; close it first")
         self._dirty.pop(name, None)
-        position = self._cursors.pop(name)
+        position, active = self._cursors.pop(name), self._active.pop(name)
         self.touch()
         try:
             await self._store.do(DeleteCursor(self.id, name))
         except BrokerError:
             self._cursors.setdefault(name, position)
+            self._active.setdefault(name, active)
             self.touch()
             raise
 
@@ -343,8 +356,14 @@ class BroadcastTopic(Topic):
     def durables(self) -> list[CursorStats]:
         lag = self._lag_counter()
         return [
-            {"name": name, "position": position, "lag": lag(position), "held": name in self._holders}
-            for name, position in sorted(self._cursors.items())
+            {
+                "name": name,
+                "position": position,
+                "lag": lag(position),
+                "held": name in self._holders,
+                "active": self._active[name],
+            }
+            for name, position in self._cursors.items()
         ]
 
     def _lag_counter(self) -> Callable[[int], int]:

@@ -9,13 +9,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from omq._version import __version__
 from omq.broker.core.broadcast import BroadcastTopic, TopicSubscription
+from omq.broker.core.latency import LatencyHistogram
 from omq.broker.core.permissions import Permission, Permissions
 from omq.broker.core.round_robin import RoundRobinTopic
-from omq.broker.core.sink import Sink
+from omq.broker.core.sink import ClientInfo, Sink, client_fields, client_text
 from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats, TopicStats
 from omq.broker.core.topic import HeldBytes, Publication, Topic, check_waiting
 from omq.broker.core.topic_consumer import TopicConsumer
@@ -29,13 +30,26 @@ from omq.broker.settings import (
     default_dead_letter,
     describe_cycle,
 )
+from omq.event import HandshakeFailure
 from omq.serving.extras import missing_extra
 from omq.store.async_store import AsyncStore
 from omq.store.errors import TopicFull
-from omq.store.interface import Appended, CommitStages, DeleteTopic, MakeTopic, Notify, Stats, Store, TopicState
+from omq.store.interface import (
+    Appended,
+    CommitStages,
+    DeleteTopic,
+    MakeTopic,
+    Notify,
+    Persistence,
+    Stats,
+    Store,
+    TopicState,
+)
 from omq.store.memory import MemoryStore
 
 log = logging.getLogger("omq.broker")
+
+AcceptFailure: TypeAlias = Literal["max_connections", "descriptors", "other"]
 
 #: The approximate size of each stage of a commit that waits for room, without its name.
 _STAGE_OVERHEAD_BYTES: Final = 64
@@ -57,8 +71,11 @@ class Broker:
         topics: All topics by name.
         permissions: The permissions in force.
         refused: The number of requests that were answered with an error, by its code.
-        handshakes_failed: The number of clients whose handshake failed.
+        handshakes_failed: The number of clients whose handshake failed, by the kind of failure.
+        accepts_failed: The number of connections that could not be accepted, by server and reason.
         connections: The number of connections by server.
+        max_connections: The most connections by server.
+        publish_latency: The durations from the arrival of publications to their answers, by persistence.
         endpoints: The endpoints by server.
         store: The store.
         listing_lock: Held while all topics are listed.
@@ -77,8 +94,11 @@ class Broker:
         self.topics: dict[str, Topic] = {}
         self.permissions = Permissions(permissions)
         self.refused: dict[str, int] = {}
-        self.handshakes_failed = 0
+        self.handshakes_failed = dict.fromkeys(HandshakeFailure, 0)
+        self.accepts_failed: dict[str, dict[AcceptFailure, int]] = {}
         self.connections: dict[str, int] = {}
+        self.max_connections: dict[str, int] = {}
+        self.publish_latency = {persistence: LatencyHistogram() for persistence in get_args(Persistence)}
         self.endpoints: dict[str, list[str]] = {}
         self.store = AsyncStore(self._grown, log, "broker", broker_error)
         self.listing_lock = asyncio.Lock()
@@ -109,7 +129,7 @@ class Broker:
         self.loop = asyncio.get_running_loop()
         await self.store.open(self._open)
         for finding in self.store.store.findings:
-            log.warning("store %s: %s", self._directory, finding)
+            log.warning("store %s: %s", self._directory, finding, extra={"event": "store_finding", "finding": finding})
         names = self.store.store.all_cursors()
         for state in self.store.store.topics():
             self._add(state, names.get(state.id))
@@ -147,6 +167,17 @@ class Broker:
         """Returns whether the store is on disk."""
         return self._directory is not None
 
+    def add_listener(self, name: str, max_connections: int) -> None:
+        """Adds a server to the statistics.
+
+        Args:
+            name: Its name.
+            max_connections: The most connections that it accepts.
+        """
+        self.connections[name] = 0
+        self.max_connections[name] = max_connections
+        self.accepts_failed[name] = dict.fromkeys(get_args(AcceptFailure), 0)
+
     # ------------------------------------------------------------------ topics
 
     def _add(self, state: TopicState, names: dict[str, int] | None = None) -> Topic:
@@ -165,8 +196,16 @@ class Broker:
         delivery: str = "broadcast",
         persistence: str = "strong",
         settings: Mapping[str, Any] | None = None,
+        client: ClientInfo | None = None,
     ) -> Topic:
         """Creates a topic, or returns the existing one if it has the same settings.
+
+        Args:
+            name: Its name.
+            delivery: `broadcast` or `round-robin`.
+            persistence: `strong`, `weak`, `async` or `transient`.
+            settings: Its settings; `None` for none.
+            client: The client that requests it, for the log; `None`: the broker creates it.
 
         Raises:
             TopicError: The topic exists with other settings, or a name or a setting is not valid.
@@ -201,11 +240,30 @@ class Broker:
         finally:
             del self._changing[name], self._pending_targets[name]
             change.set_result(None)
-        log.info("topic %r: created, %s and %s, with %s", name, delivery, persistence, checked or "no settings")
+        log.info(
+            "topic %r: created by %s, %s and %s, with %s",
+            name,
+            client_text(client),
+            delivery,
+            persistence,
+            checked or "no settings",
+            extra={
+                "event": "topic_created",
+                "topic": name,
+                "delivery": delivery,
+                "persistence": persistence,
+                "settings": checked,
+                **client_fields(client),
+            },
+        )
         return topic
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str, client: ClientInfo | None = None) -> None:
         """Deletes a topic and ends its readers. It also deletes a damaged topic that the store could not open.
+
+        Args:
+            name: Its name.
+            client: The client that requests it, for the log; `None`: the broker deletes it.
 
         Raises:
             TopicError: The topic does not exist.
@@ -213,6 +271,7 @@ class Broker:
         refused = self.store.store.refused.get(name)
         if refused is not None and name not in self.topics:
             await self.store.do(DeleteTopic(refused.topic_id))
+            _log_deleted(name, client)
             return
         topic = self.topic(name)
         # A topic that is created meanwhile may not close a cycle with it: the deletion may fail.
@@ -233,7 +292,7 @@ class Broker:
             del self._changing[name], self._pending_targets[name]
             change.set_result(None)
         self._by_id.pop(topic.id, None)
-        log.info("topic %r: deleted", name)
+        _log_deleted(name, client)
 
     def topic(self, name: str) -> Topic:
         """Returns a topic by its name.
@@ -436,7 +495,13 @@ class Broker:
             "endpoints": dict(self.endpoints),
             "connections": dict(self.connections),
             "refused": dict(self.refused),
-            "handshakes_failed": self.handshakes_failed,
+            "max_connections": dict(self.max_connections),
+            "accepts_failed": {listener: {**counts} for listener, counts in self.accepts_failed.items()},
+            "handshakes_failed": {str(kind): number for kind, number in self.handshakes_failed.items()},
+            "publish": {
+                persistence: {"seconds": latency.seconds, "buckets": latency.buckets()}
+                for persistence, latency in self.publish_latency.items()
+            },
             "store": self._store_stats(),
             "topics": [],
         }
@@ -508,11 +573,21 @@ def _environment(stats: Stats) -> EnvironmentStats:
         before = count
     return {
         "bytes": stats.file_bytes,
+        "used": stats.used_bytes,
         "commits": stats.commits,
         "syncs": stats.syncs,
         "sync_seconds": stats.sync_seconds,
         "sync_buckets": buckets,
     }
+
+
+def _log_deleted(name: str, client: ClientInfo | None) -> None:
+    log.info(
+        "topic %r: deleted by %s",
+        name,
+        client_text(client),
+        extra={"event": "topic_deleted", "topic": name, **client_fields(client)},
+    )
 
 
 def _compare(topic: Topic, delivery: str, persistence: str, settings: dict[str, Any]) -> None:

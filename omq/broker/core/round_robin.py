@@ -152,6 +152,11 @@ class RoundRobinTopic(Topic):
         return self.queue.waiting
 
     @property
+    def in_flight(self) -> int:  # type: ignore[override]
+        """The number of messages that consumers have and have not acknowledged."""
+        return self._dispatcher.in_flight
+
+    @property
     def unfinished(self) -> int:
         """The number of messages that are neither acknowledged nor being moved to the dead letters; in any thread."""
         return self.queue.unfinished(self.last) + self._dispatcher.in_flight
@@ -177,18 +182,24 @@ class RoundRobinTopic(Topic):
             excess = max(excess, messages - max(messages * max_bytes // size, 1))
         if excess and (dropped := self.queue.drop_oldest(excess)):
             self.dropped += dropped
-            self._log_dropped(f"it is full: {dropped} unfinished messages go to the dead letters")
+            self._log_dropped("full", dropped, f"it is full: {dropped} unfinished messages go to the dead letters")
 
     def refresh(self) -> None:
         """Drops the messages from the queue that `max_age` has dropped from the store."""
         if "max_age" in self.settings and (expired := self.queue.expire(self.state().first)):
             self.touch()
             self.expired += expired
-            self._log_dropped(f"{expired} unfinished messages are older than max_age={self.settings.get('max_age')}")
+            text = f"{expired} unfinished messages are older than max_age={self.settings.get('max_age')}"
+            self._log_dropped("max_age", expired, text)
 
-    def _log_dropped(self, text: str) -> None:
+    def _log_dropped(self, reason: str, count: int, text: str) -> None:
         if self._log_limit.passes():
-            log.warning("topic %r: %s", self.name, text)
+            log.warning(
+                "topic %r: %s",
+                self.name,
+                text,
+                extra={"event": "messages_dropped", "topic": self.name, "reason": reason, "count": count},
+            )
 
     def pump(self) -> bool:
         self.refresh()
