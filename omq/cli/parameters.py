@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
 from omq.errors import UsageError
 from omq.serving.address import parse_http_address
+from omq.serving.log import LOG_FORMATS
 
 LEVELS: Final = ("debug", "info", "warning", "error")
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class NonEmptyPath(click.Path):
@@ -31,6 +35,17 @@ class FiniteFloat(click.FloatRange):
         if not math.isfinite(found):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
         return found
+
+
+def log_format_option(function: _F) -> _F:
+    """Adds `--log-format` to a command."""
+    return click.option(
+        "--log-format",
+        type=click.Choice(LOG_FORMATS),
+        default="text",
+        show_default=True,
+        help="The format of the log: text, or one JSON object per line.",
+    )(function)
 
 
 FILE: Final = NonEmptyPath(exists=True, dir_okay=False, path_type=Path)
