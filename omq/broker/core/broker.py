@@ -95,7 +95,7 @@ class Broker:
         self.permissions = Permissions(permissions)
         self.refused: dict[str, int] = {}
         self.handshakes_failed = dict.fromkeys(HandshakeFailure, 0)
-        self.accepts_failed: dict[str, dict[AcceptFailure, int]] = {}
+        self.accepts_failed: dict[str, dict[str, int]] = {}
         self.connections: dict[str, int] = {}
         self.max_connections: dict[str, int] = {}
         self.publish_latency = {persistence: LatencyHistogram() for persistence in get_args(Persistence)}

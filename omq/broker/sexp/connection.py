@@ -249,7 +249,7 @@ class SexpConnection:
         if self._batch is None:
             return
         (topic, name, bodies), self._batch = self._batch, None
-        begun = time.perf_counter()
+        begun = time.monotonic_ns()
         records = blocks.encode(bodies)
         count, size = len(bodies), len(records)
         self._publishing += size
@@ -257,7 +257,7 @@ class SexpConnection:
         def done(first: int, error: BrokerError | None) -> None:
             self._publishing -= size
             if error is None:
-                self.broker.publish_latency[topic.persistence].record(time.perf_counter() - begun)
+                self.broker.publish_latency[topic.persistence].record(time.monotonic_ns() - begun)
                 frames: list[bytes] = [write_frame(Published(first + at, topic.id)) for at in range(count)]
             else:
                 self.broker.count_refusal(error)

@@ -501,7 +501,7 @@ class ClientSession:
         return count
 
     def _append(self, tag: bytes, message: list[bytes]) -> None:
-        begun = time.perf_counter()
+        begun = time.monotonic_ns()
         topic = self.topic(message[2], "publish")
         records = message[3]
         if len(message) > 4:
@@ -515,7 +515,7 @@ class ClientSession:
             self._store(begun, tag, topic, records, self._check(records))
 
     def _publish(self, tag: bytes, message: list[bytes]) -> None:
-        begun = time.perf_counter()
+        begun = time.monotonic_ns()
         topic = self.topic(message[2], "publish")
         body, key = message[3], p.optional(message, 4)
         if len(body) > p.MAX_BODY_BYTES:
@@ -536,7 +536,7 @@ class ClientSession:
 
     def _store(
         self,
-        begun: float,
+        begun: int,
         tag: bytes,
         topic: Topic,
         records: bytes,
@@ -555,7 +555,7 @@ class ClientSession:
                     self._busy_order.record_refusal(producer, sequence)
                 self.fail(tag, error)
                 return
-            self.broker.publish_latency[topic.persistence].record(time.perf_counter() - begun)
+            self.broker.publish_latency[topic.persistence].record(time.monotonic_ns() - begun)
             if self.alive:
                 self._transport.put(self, (p.PUBLISHED, tag, p.u64(first)))
 
