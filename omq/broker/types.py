@@ -263,12 +263,15 @@ class DurableInfo:
         position: The cursor: the id of the last acknowledged message; 0 for none.
         lag: The number of kept messages after the cursor.
         held: True if a client has the subscription open.
+        active: When it was last opened, acknowledged or closed, in seconds since 1970. A restart of the broker counts
+            as activity.
     """
 
     name: str
     position: int
     lag: int = 0
     held: bool = False
+    active: float = 0.0
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> DurableInfo:

@@ -21,6 +21,7 @@ from omq.cli.parameters import (
     LEVELS,
     CommandWithSubcommands,
     NonEmptyPath,
+    log_format_option,
     progress_bar,
     read_http,
     read_ready_file,
@@ -159,15 +160,23 @@ async def reload(server: AsyncServer, admission: Admission, read: Callable[[], t
             plan = server.plan(config.topics)
             admission.become(now)
         except (UsageError, BrokerError) as fault:
-            LOG.error("SIGHUP: %s; the previous users, keys, permissions and topics stay in force", error_text(fault))
+            LOG.error(
+                "SIGHUP: %s; the previous users, keys, permissions and topics stay in force",
+                error_text(fault),
+                extra={"event": "reload_failed", "reason": error_text(fault)},
+            )
             return
         server.broker.set_permissions(config.permissions)
         try:
             await plan.apply()
         except BrokerError as fault:
-            LOG.error("SIGHUP: %s; users, keys and permissions are read again, but not all topics", error_text(fault))
+            LOG.error(
+                "SIGHUP: %s; users, keys and permissions are read again, but not all topics",
+                error_text(fault),
+                extra={"event": "reload_failed", "reason": error_text(fault)},
+            )
             return
-        LOG.info("SIGHUP: users, keys, permissions and topics are read again")
+        LOG.info("SIGHUP: users, keys, permissions and topics are read again", extra={"event": "reloaded"})
 
 
 class Reloads:
@@ -187,11 +196,33 @@ class Reloads:
         task.add_done_callback(self._tasks.discard)
 
 
-def log_store(server: AsyncServer) -> None:
-    """Logs the version, the store and the number of its topics."""
+def log_start(server: AsyncServer) -> None:
+    """Logs the version, the store, the number of its topics, and the limits."""
     broker = server.broker
-    place = broker.summary()["store"]["directory"] or "memory"
-    LOG.info("omq %s, store %s: %d topics in %s", __version__, broker.id, len(broker.topics), place)
+    summary = broker.summary()
+    directory, findings = summary["store"]["directory"], summary["store"]["findings"]
+    LOG.info(
+        "omq %s, store %s: %d topics in %s, %d findings",
+        __version__,
+        broker.id,
+        len(broker.topics),
+        directory or "memory",
+        len(findings),
+        extra={
+            "event": "started",
+            "version": __version__,
+            "store": broker.id,
+            "directory": directory,
+            "topics": len(broker.topics),
+            "findings": len(findings),
+        },
+    )
+    limits = summary["max_connections"]
+    LOG.info(
+        "connections: at most %s",
+        ", ".join(f"{number} ({name})" for name, number in limits.items()) or "0",
+        extra={"event": "limits", "max_connections": limits},
+    )
 
 
 def log_warnings(config: Config) -> None:
@@ -200,11 +231,22 @@ def log_warnings(config: Config) -> None:
         for endpoint in config.bind:
             host = endpoint.removeprefix("tcp://").rpartition(":")[0]
             if endpoint.startswith("tcp://") and not host.startswith(LOOPBACK) and host != "[::1]":
-                LOG.warning("%s: every client may do everything; [security] in broker.toml changes that", endpoint)
+                LOG.warning(
+                    "%s: every client may do everything; [security] in broker.toml changes that",
+                    endpoint,
+                    extra={"event": "open_listener", "listener": "zmtp", "endpoint": endpoint},
+                )
     if config.sexp and (config.permissions or config.security.mechanism != "null"):
-        LOG.warning('--sexp has no mechanism: every client there is "*"')
+        LOG.warning(
+            '--sexp has no mechanism: every client there is "*"',
+            extra={"event": "open_listener", "listener": "sexp", "endpoint": config.sexp},
+        )
     if config.http and not parse_http_address(config.http)[0].startswith(LOOPBACK):
-        LOG.warning("the status page shows every topic's name to every client that reaches %s", config.http)
+        LOG.warning(
+            "the status page shows every topic's name to every client that reaches %s",
+            config.http,
+            extra={"event": "open_listener", "listener": "http", "endpoint": config.http},
+        )
 
 
 @click.command(cls=CommandWithSubcommands)
@@ -239,6 +281,7 @@ def log_warnings(config: Config) -> None:
     help="Written once the broker serves: its endpoints (zmtp, sexp, http) as JSON.",
 )
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+@log_format_option
 def broker(
     directory: Path | None,
     bind: tuple[str, ...],
@@ -253,6 +296,7 @@ def broker(
     users_file: Path | None,
     ready_file: Path | None,
     log_level: str,
+    log_format: str,
 ) -> None:
     """Serve topics that persist, replay, and lose nothing that was acknowledged.
 
@@ -260,7 +304,7 @@ def broker(
     to standard error. SIGTERM or SIGINT stops it in an orderly way; SIGHUP makes it read users, authorized keys,
     permissions and topics again.
     """
-    log_to_stderr(log_level)
+    log_to_stderr(log_level, log_format)
     raise_descriptor_limit(LOG)
     files = {
         "secret_key_file": secret_key_file,
@@ -292,7 +336,7 @@ def broker(
         from_files = path is not None or config.security.mechanism != "null"
         hang_up = Reloads(partial(reload, server, admission, read)) if from_files else None
         try:
-            run_server(server, LOG, ready_file=ready_file, on_start=partial(log_store, server), on_hang_up=hang_up)
+            run_server(server, LOG, ready_file=ready_file, on_start=partial(log_start, server), on_hang_up=hang_up)
         except TopicError as fault:
             raise click.UsageError(str(fault)) from None
 

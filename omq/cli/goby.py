@@ -19,7 +19,7 @@ import click
 
 from omq.cli.errors import errors_of_command
 from omq.cli.gobyd import OPTIONS
-from omq.cli.parameters import LEVELS, FiniteFloat
+from omq.cli.parameters import LEVELS, FiniteFloat, log_format_option
 from omq.errors import Timeout
 from omq.serving.log import log_to_stderr
 
@@ -67,6 +67,7 @@ def portal_options(name: str) -> Callable[[_F], _F]:
             help="Seconds to wait for an answer of gobyd.",
         ),
         click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True),
+        log_format_option,
     ]
 
     def add(function: _F) -> _F:
@@ -104,7 +105,7 @@ def portal_of(options: dict[str, Any]) -> Iterator[Portal]:
     with errors_of_command("omq.goby", "goby", OPTIONS):
         from omq.goby import Portal
 
-        log_to_stderr(options.pop("log_level"))
+        log_to_stderr(options.pop("log_level"), options.pop("log_format"))
         options["port"] = options.pop("tcp_port")
         with Portal(options.pop("name"), **options) as portal:
             yield portal

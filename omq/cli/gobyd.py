@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from omq.cli.errors import errors_of_command
-from omq.cli.parameters import FILE, LEVELS, FiniteFloat, NonEmptyPath, read_ready_file
+from omq.cli.parameters import FILE, LEVELS, FiniteFloat, NonEmptyPath, log_format_option, read_ready_file
 from omq.serving.descriptors import raise_descriptor_limit
 from omq.serving.log import log_to_stderr
 from omq.serving.run import run_server
@@ -94,6 +94,7 @@ def verbosity(daemon_config: Any) -> str:
     help="Written once the daemon serves: its endpoints (manager, publish, subscribe) as JSON.",
 )
 @click.option("--log-level", type=click.Choice(LEVELS), help="[default: info, or the configuration's]")
+@log_format_option
 def gobyd(
     platform: str | None,
     transport: str | None,
@@ -105,6 +106,7 @@ def gobyd(
     health_interval: float,
     ready_file: Path | None,
     log_level: str | None,
+    log_format: str,
 ) -> None:
     """Run the daemon of a Goby bus. It sends its endpoints to clients, holds them until all required clients are ready,
     and forwards their publications.
@@ -118,7 +120,7 @@ def gobyd(
         from omq.goby.protobuf import GobyDaemonConfig
 
         file_config = GobyDaemonConfig() if config is None else read_gobyd(config)
-        log_to_stderr(log_level or verbosity(file_config))
+        log_to_stderr(log_level or verbosity(file_config), log_format)
         raise_descriptor_limit(LOG)
         daemon = Daemon(
             platform=platform,

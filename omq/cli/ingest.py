@@ -14,7 +14,7 @@ from omq.broker.errors import BrokerError, TopicError
 from omq.broker.ingest import DEFAULT_IN_FLIGHT_BYTES, Ingest
 from omq.broker.protocol import MAX_BODY_BYTES, check_name
 from omq.cli.errors import errors_of_command
-from omq.cli.parameters import FILE, LEVELS, NonEmptyPath, read_http, read_ready_file
+from omq.cli.parameters import FILE, LEVELS, NonEmptyPath, log_format_option, read_http, read_ready_file
 from omq.errors import UsageError
 from omq.keyfiles import read_keys, read_public_key, read_secret_key, read_users
 from omq.serving.descriptors import raise_descriptor_limit
@@ -241,6 +241,7 @@ class IngestServer:
     help="Written once messages are received: the endpoints (pull, sub, gather or dish; http) as JSON.",
 )
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+@log_format_option
 def ingest(
     name: str,
     bind: tuple[str, ...],
@@ -260,13 +261,14 @@ def ingest(
     broker_user: omq.PlainClient | None,
     ready_file: Path | None,
     log_level: str,
+    log_format: str,
 ) -> None:
     """Publish the messages of ordinary ZeroMQ peers to a topic of omq broker.
 
     It receives only as fast as the broker acknowledges: its peers wait while the topic is full or the broker is down.
     After SIGTERM or SIGINT it stops receiving, waits until everything is acknowledged, and ends with status 0.
     """
-    log_to_stderr(log_level)
+    log_to_stderr(log_level, log_format)
     raise_descriptor_limit(LOG)
     with errors_of_command("--http", "broker"):
         if not bind and not connect:

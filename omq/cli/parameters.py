@@ -8,14 +8,17 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
 from omq.errors import UsageError
 from omq.serving.address import parse_http_address
+from omq.serving.log import LOG_FORMATS
 
 LEVELS: Final = ("debug", "info", "warning", "error")
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class NonEmptyPath(click.Path):
@@ -35,6 +38,17 @@ class FiniteFloat(click.FloatRange):
         if not math.isfinite(found):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
         return found
+
+
+def log_format_option(function: _F) -> _F:
+    """Adds `--log-format` to a command."""
+    return click.option(
+        "--log-format",
+        type=click.Choice(LOG_FORMATS),
+        default="text",
+        show_default=True,
+        help="The format of the log: text, or one JSON object per line.",
+    )(function)
 
 
 class CommandWithSubcommands(click.Command):

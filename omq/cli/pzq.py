@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from omq.cli.errors import errors_of_command
-from omq.cli.parameters import LEVELS, NonEmptyPath, read_http, read_ready_file
+from omq.cli.parameters import LEVELS, NonEmptyPath, log_format_option, read_http, read_ready_file
 from omq.keyfiles import SecurityFiles, read_secret_key
 from omq.pzq.cluster.settings import NODE_TIMEOUT_US, REPLICATION_TIMEOUT_US
 from omq.pzq.device.device import ACK_TIMEOUT_US, MAX_IN_FLIGHT_BYTES, REAPER_INTERVAL_US, AsyncDevice
@@ -206,6 +206,7 @@ def peer_security_of(secret_key: Path | None) -> CurveClient | None:
     help="Written once the device serves: its endpoints (receive, send, monitor, dead_letter, http) as JSON.",
 )
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+@log_format_option
 def pzq(
     database: Path,
     ack_timeout: int,
@@ -230,13 +231,14 @@ def pzq(
     background: bool,
     ready_file: Path | None,
     log_level: str,
+    log_format: str,
 ) -> None:
     """Store messages of producers until a consumer has acknowledged them.
 
     It has the options of the original pzq, and works with its clients. It logs to standard error. SIGTERM or SIGINT
     stops it in an orderly way.
     """
-    log_to_stderr(log_level)
+    log_to_stderr(log_level, log_format)
     raise_descriptor_limit(LOG)
     with errors_of_command("the device", "broker", OPTIONS):
         device = AsyncDevice(

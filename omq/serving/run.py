@@ -56,7 +56,7 @@ async def _serve(
     assert task is not None
 
     def end(number: signal.Signals) -> None:
-        log.info("%s: ending", number.name)
+        log.info("%s: ending", number.name, extra={"event": "stopping", "signal": number.name})
         for each in ENDING:
             loop.remove_signal_handler(each)
             signal.signal(each, signal.SIG_DFL)
@@ -74,14 +74,14 @@ async def _serve(
         if on_start is not None:
             on_start()
         for name, endpoint in server.endpoints.items():
-            log.info("%s: %s", name, endpoint)
+            log.info("%s: %s", name, endpoint, extra={"event": "listening", "listener": name, "endpoint": endpoint})
         await asyncio.Event().wait()
     except asyncio.CancelledError:
         pass
     finally:
         ready.remove()
         await server.close()
-    log.info("ended")
+    log.info("ended", extra={"event": "stopped"})
 
 
 @contextmanager

@@ -248,12 +248,15 @@ class AsyncStore:
         if isinstance(error, StoreFailed) and not self._failed:
             self._failed = True
             self._log.critical(
-                "the store has failed and takes no writes until the %s is started again: %s", self._server, error
+                "the store has failed and takes no writes until the %s is started again: %s",
+                self._server,
+                error,
+                extra={"event": "store_failed", "reason": str(error)},
             )
         if full:
             self._refused = time.monotonic()
             if not self._full:
-                self._log.error("publishes are refused: %s", error)
+                self._log.error("publishes are refused: %s", error, extra={"event": "store_full", "reason": str(error)})
             self._full = True
         elif (
             self._full
@@ -261,7 +264,7 @@ class AsyncStore:
             and not self.store.full
             and time.monotonic() >= self._refused + _RECOVERY_DELAY_S
         ):
-            self._log.warning("the disk has space again: publishes are accepted")
+            self._log.warning("the disk has space again: publishes are accepted", extra={"event": "store_has_space"})
             self._full = False
 
     def _handle_results(self) -> None:

@@ -363,7 +363,7 @@ class Stats:
 
     Attributes:
         file_bytes: The size of the files.
-        used_bytes: The part of it in use; the rest is reused before the files grow.
+        used_bytes: The part of it in use; the rest is free pages, which are reused before the files grow.
         commits: Transactions.
         appended: Appended records.
         appended_bytes: Their bytes.

@@ -372,7 +372,17 @@ class WorkQueue:
         except DamagedError as error:
             if not error.last:
                 raise
-            log.error("topic %r: %s", self._owner.name, error)
+            log.error(
+                "topic %r: %s",
+                self._owner.name,
+                error,
+                extra={
+                    "event": "messages_damaged",
+                    "topic": self._owner.name,
+                    "first": error.first,
+                    "last": error.last,
+                },
+            )
             reached = min(error.last + 1, stop)
             self._owner.damaged(max(error.first, first), reached - 1)
         # Missing ids were dropped by retention, skipped after a crash, or quarantined.

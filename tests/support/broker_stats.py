@@ -24,6 +24,7 @@ def topic(name: str, number: int, **changes: Any) -> TopicStats:
         "bytes": 1_030_000,
         "messages": 990,
         "backlog": 0,
+        "in_flight": 0,
         "published": 1000,
         "published_bytes": 1_040_000,
         "delivered": 3000,
@@ -50,8 +51,11 @@ def statistics(*topics: TopicStats, uptime: float = 100.0, **store: Any) -> Brok
         "started": 1_750_000_000.0,
         "uptime": uptime,
         "connections": {"zmtp": 3, "sexp": 1},
+        "max_connections": {"zmtp": 896, "sexp": 896},
+        "accepts_failed": {"zmtp": {"max_connections": 4, "descriptors": 2, "other": 0}},
         "refused": {"topic": 2},
-        "handshakes_failed": 3,
+        "handshakes_failed": {"authentication": 2, "timeout": 1},
+        "publish": {"strong": {"seconds": 0.5, "buckets": [(0.001, 90), (0.01, 9), (math.inf, 1)]}},
         "store": {
             "directory": "/var/lib/omq",
             "free": 50 * 2**30,
@@ -61,6 +65,7 @@ def statistics(*topics: TopicStats, uptime: float = 100.0, **store: Any) -> Brok
             "environments": {
                 "strong": {
                     "bytes": 4 * 2**20,
+                    "used": 3 * 2**20,
                     "commits": 40,
                     "syncs": 40,
                     "sync_seconds": 0.08,
@@ -68,6 +73,7 @@ def statistics(*topics: TopicStats, uptime: float = 100.0, **store: Any) -> Brok
                 },
                 "weak": {
                     "bytes": 2**20,
+                    "used": 2**19,
                     "commits": 7,
                     "syncs": 0,
                     "sync_seconds": 0.0,

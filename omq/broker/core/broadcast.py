@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
@@ -123,6 +124,8 @@ class BroadcastTopic(Topic):
         #: Those that may have messages to deliver and room for them, in the order of their turns.
         self._ready: dict[TopicSubscription, None] = {}
         self._cursors = cursors
+        #: When each was last opened, acknowledged or closed, in seconds since 1970.
+        self._active = dict.fromkeys(cursors, time.time())
         self._holders: dict[str, TopicSubscription] = {}
         self._dirty: dict[str, int] = {}
         self._unconfirmed: set[str] = set()  # names whose first position is not durable yet
@@ -139,6 +142,7 @@ class BroadcastTopic(Topic):
         self._retained_for: str | None = self.settings.get("retain_for")
         if self._retained_for is not None:
             cursors.setdefault(self._retained_for, 0)
+            self._active.setdefault(self._retained_for, time.time())
             self._trim(cursors[self._retained_for])  # the broker may have stopped between the ack and the trim
 
     # ------------------------------------------------------------------ other settings
@@ -221,6 +225,7 @@ class BroadcastTopic(Topic):
         self._subscriptions[subscription] = None
         if name is not None:
             self._holders[name] = subscription
+            self._active[name] = time.time()
             if known is None:
                 # The subscription is durable from now on, even if its position is never moved.
                 self._unconfirmed.add(name)
@@ -284,6 +289,7 @@ class BroadcastTopic(Topic):
         name = subscription.name
         if name is not None and self._holders.get(name) is subscription:
             del self._holders[name]
+            self._active[name] = time.time()
 
     def end(self, error: BrokerError | None) -> None:
         for subscription in tuple(self._subscriptions):
@@ -383,7 +389,12 @@ class BroadcastTopic(Topic):
                 if not one._skip_dropped(error.first):
                     self._end(one, _overrun(self.name, one.position + 1, error.first))
         except DamagedError as error:
-            log.error("topic %r: %s", self.name, error)
+            log.error(
+                "topic %r: %s",
+                self.name,
+                error,
+                extra={"event": "messages_damaged", "topic": self.name, "first": error.first, "last": error.last},
+            )
             for one in group:
                 self._end(one, Damaged(f"topic {self.name!r}: {error}", error.first, error.last))
         except StoreError as error:
@@ -413,6 +424,7 @@ class BroadcastTopic(Topic):
         if name == self._retained_for:
             position = max(position, self._cursors[name])  # earlier messages are dropped
         self._cursors[name] = self._dirty[name] = position
+        self._active[name] = time.time()
         self._schedule_save()
 
     def save(self) -> None:
@@ -487,12 +499,13 @@ class BroadcastTopic(Topic):
         if name in self._holders:
             raise TopicError(f"the durable subscription {name!r} of topic {self.name!r} is open; close it first")
         self._dirty.pop(name, None)
-        position = self._cursors.pop(name)
+        position, active = self._cursors.pop(name), self._active.pop(name)
         self.touch()
         try:
             await self._store.do(DeleteCursor(self.id, name))
         except BrokerError:
             self._cursors.setdefault(name, position)
+            self._active.setdefault(name, active)
             self.touch()
             raise
 
@@ -535,7 +548,7 @@ class BroadcastTopic(Topic):
             await change
         if name not in self.groups and name not in self._damaged_groups:
             await self._set_group(name, self._start_position(replay, restarts=False)[0])
-            log.info("topic %r: group %r was created", self.name, name)
+            self._log_group(name, "created", "was created")
 
     async def seek_group(self, name: str, replay: str | int | StartTime) -> None:
         """Moves a group: all messages after a position become unacknowledged, and all others acknowledged.
@@ -551,7 +564,7 @@ class BroadcastTopic(Topic):
         await self._check_unused(name, "moved")
         position = self._start_position(replay, restarts=False)[0]
         await self._set_group(name, position)
-        log.info("topic %r: group %r was moved to id %d", self.name, name, position)
+        self._log_group(name, "moved", f"was moved to id {position}", position=position)
 
     async def delete_group(self, name: str) -> None:
         """Deletes a group.
@@ -564,7 +577,16 @@ class BroadcastTopic(Topic):
             await self._store.do(DeleteGroup(self.id, name))
             self.groups.pop(name, None)
             self._damaged_groups.pop(name, None)
-        log.info("topic %r: group %r was deleted", self.name, name)
+        self._log_group(name, "deleted", "was deleted")
+
+    def _log_group(self, name: str, change: str, text: str, **fields: int) -> None:
+        log.info(
+            "topic %r: group %r %s",
+            self.name,
+            name,
+            text,
+            extra={"event": "group_changed", "topic": self.name, "group": name, "change": change, **fields},
+        )
 
     async def _check_unused(self, name: str, change: str) -> None:
         while (busy := self._changing.get(name)) is not None:
@@ -627,7 +649,13 @@ class BroadcastTopic(Topic):
                 group=name,
             )
         except DamagedError as error:
-            log.error("topic %r: the acks of group %r are damaged: %s", self.name, name, error)
+            log.error(
+                "topic %r: the acks of group %r are damaged: %s",
+                self.name,
+                name,
+                error,
+                extra={"event": "group_damaged", "topic": self.name, "group": name},
+            )
             self._damaged_groups[name] = error
         else:
             group.queue.grown(self.readable)
@@ -639,7 +667,7 @@ class BroadcastTopic(Topic):
         if first > self._groups_first:
             self._groups_first = first
             for group in self.groups.values():
-                group.expire(first, "were dropped by retention")
+                group.expire(first, "retention", "were dropped by retention")
 
     @property
     def expired(self) -> int:  # type: ignore[override]
@@ -662,8 +690,14 @@ class BroadcastTopic(Topic):
     def durables(self) -> list[CursorStats]:
         lag = self._lag_counter()
         return [
-            {"name": name, "position": position, "lag": lag(position), "held": name in self._holders}
-            for name, position in sorted(self._cursors.items())
+            {
+                "name": name,
+                "position": position,
+                "lag": lag(position),
+                "held": name in self._holders,
+                "active": self._active[name],
+            }
+            for name, position in self._cursors.items()
         ]
 
     def _lag_counter(self) -> Callable[[int], int]:

@@ -9,15 +9,16 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from omq._core.blocks import Message
 from omq._version import __version__
 from omq.broker.core.broadcast import BroadcastTopic, TopicSubscription
+from omq.broker.core.latency import LatencyHistogram
 from omq.broker.core.permissions import Permission, Permissions
 from omq.broker.core.requeue import RequeueBatch
 from omq.broker.core.round_robin import RoundRobinTopic
-from omq.broker.core.sink import Sink
+from omq.broker.core.sink import ClientInfo, Sink, client_fields, client_text
 from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats, TopicStats
 from omq.broker.core.topic import HeldBytes, Publication, Topic, check_waiting
 from omq.broker.core.topic_consumer import TopicConsumer
@@ -34,6 +35,7 @@ from omq.broker.settings import (
     describe_cycle,
 )
 from omq.broker.start_time import StartTime
+from omq.event import HandshakeFailure
 from omq.serving.extras import missing_extra
 from omq.store.async_store import AsyncStore
 from omq.store.dead_letters import TOPIC_HEADER
@@ -45,6 +47,7 @@ from omq.store.interface import (
     DeleteTopic,
     MakeTopic,
     Notify,
+    Persistence,
     Requeue,
     Stats,
     Store,
@@ -53,6 +56,8 @@ from omq.store.interface import (
 from omq.store.memory import MemoryStore
 
 log = logging.getLogger("omq.broker")
+
+AcceptFailure: TypeAlias = Literal["max_connections", "descriptors", "other"]
 
 #: The approximate size of each stage of a commit that waits for room, without its name.
 _STAGE_OVERHEAD_BYTES: Final = 64
@@ -76,8 +81,11 @@ class Broker:
         topics: All topics by name.
         permissions: The permissions in force.
         refused: The number of requests that were answered with an error, by its code.
-        handshakes_failed: The number of clients whose handshake failed.
+        handshakes_failed: The number of clients whose handshake failed, by the kind of failure.
+        accepts_failed: The number of connections that could not be accepted, by server and reason.
         connections: The number of connections by server.
+        max_connections: The most connections by server.
+        publish_latency: The durations from the arrival of publications to their answers, by persistence.
         endpoints: The endpoints by server.
         store: The store.
         listing_lock: Held while all topics are listed.
@@ -96,8 +104,11 @@ class Broker:
         self.topics: dict[str, Topic] = {}
         self.permissions = Permissions(permissions)
         self.refused: dict[str, int] = {}
-        self.handshakes_failed = 0
+        self.handshakes_failed = dict.fromkeys(HandshakeFailure, 0)
+        self.accepts_failed: dict[str, dict[str, int]] = {}
         self.connections: dict[str, int] = {}
+        self.max_connections: dict[str, int] = {}
+        self.publish_latency = {persistence: LatencyHistogram() for persistence in get_args(Persistence)}
         self.endpoints: dict[str, list[str]] = {}
         self.store = AsyncStore(self._grown, log, "broker", broker_error)
         self.listing_lock = asyncio.Lock()
@@ -133,7 +144,7 @@ class Broker:
         self.loop = asyncio.get_running_loop()
         await self.store.open(self._open)
         for finding in self.store.store.findings:
-            log.warning("store %s: %s", self._directory, finding)
+            log.warning("store %s: %s", self._directory, finding, extra={"event": "store_finding", "finding": finding})
         cursors, groups = self.store.store.all_cursors(), self.store.store.all_groups()
         for state in self.store.store.topics():
             self._add(state, cursors.get(state.id), groups.get(state.id, ()))
@@ -171,6 +182,17 @@ class Broker:
         """Returns whether the store is on disk."""
         return self._directory is not None
 
+    def add_listener(self, name: str, max_connections: int) -> None:
+        """Adds a server to the statistics.
+
+        Args:
+            name: Its name.
+            max_connections: The most connections that it accepts.
+        """
+        self.connections[name] = 0
+        self.max_connections[name] = max_connections
+        self.accepts_failed[name] = dict.fromkeys(get_args(AcceptFailure), 0)
+
     # ------------------------------------------------------------------ topics
 
     def _add(self, state: TopicState, cursors: dict[str, int] | None = None, groups: Iterable[str] = ()) -> Topic:
@@ -189,8 +211,16 @@ class Broker:
         delivery: str = "broadcast",
         persistence: str = "strong",
         settings: Mapping[str, Any] | None = None,
+        client: ClientInfo | None = None,
     ) -> Topic:
         """Creates a topic, or returns the existing one if it has the same settings.
+
+        Args:
+            name: Its name.
+            delivery: `broadcast` or `round-robin`.
+            persistence: `strong`, `weak`, `async` or `transient`.
+            settings: Its settings; `None` for none.
+            client: The client that requests it, for the log; `None`: the broker creates it.
 
         Raises:
             TopicError: The topic exists with other settings, or a name or a setting is not valid.
@@ -223,7 +253,22 @@ class Broker:
         finally:
             del self._changing[name], self._pending_targets[name]
             change.set_result(None)
-        log.info("topic %r: created, %s and %s, with %s", name, delivery, persistence, checked or "no settings")
+        log.info(
+            "topic %r: created by %s, %s and %s, with %s",
+            name,
+            client_text(client),
+            delivery,
+            persistence,
+            checked or "no settings",
+            extra={
+                "event": "topic_created",
+                "topic": name,
+                "delivery": delivery,
+                "persistence": persistence,
+                "settings": checked,
+                **client_fields(client),
+            },
+        )
         return topic
 
     async def alter(
@@ -233,6 +278,7 @@ class Broker:
         *,
         force: bool = False,
         check_target: Callable[[str], None] = lambda target: None,
+        client: ClientInfo | None = None,
     ) -> Topic:
         """Changes settings of a topic; they apply at once and are durable.
 
@@ -241,6 +287,7 @@ class Broker:
             changes: Values by setting; `None` removes a setting, which is at its default then.
             force: Also makes changes that drop messages at once.
             check_target: Called with another dead-letter topic; may raise `PermissionDenied`.
+            client: The client that requests it, for the log; `None`: the broker alters it.
 
         Raises:
             TopicError: The topic does not exist, a setting is not valid or cannot change, or messages would be dropped.
@@ -272,13 +319,28 @@ class Broker:
                 del self._changing[name]
                 self._retargeting = None
                 change.set_result(None)
-        altered = (key for key in SETTINGS if settings.get(key) != before.get(key))
-        changed = ", ".join(f"{key} from {before.get(key)!r} to {settings.get(key)!r}" for key in altered)
-        log.info("topic %r: altered, %s", name, changed)
+        altered = [key for key in SETTINGS if settings.get(key) != before.get(key)]
+        log.info(
+            "topic %r: altered by %s, %s",
+            name,
+            client_text(client),
+            ", ".join(f"{key} from {before.get(key)!r} to {settings.get(key)!r}" for key in altered),
+            extra={
+                "event": "topic_altered",
+                "topic": name,
+                "settings": {key: settings.get(key) for key in altered},
+                "before": {key: before.get(key) for key in altered},
+                **client_fields(client),
+            },
+        )
         return topic
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str, client: ClientInfo | None = None) -> None:
         """Deletes a topic and ends its readers. It also deletes a damaged topic that the store could not open.
+
+        Args:
+            name: Its name.
+            client: The client that requests it, for the log; `None`: the broker deletes it.
 
         Raises:
             TopicError: The topic does not exist.
@@ -286,6 +348,7 @@ class Broker:
         refused = self.store.store.refused.get(name)
         if refused is not None and name not in self.topics:
             await self.store.do(DeleteTopic(refused.topic_id))
+            _log_deleted(name, client)
             return
         while name in self.topics and (change := self._changing.get(name)) is not None:
             await change  # until it is altered
@@ -308,7 +371,7 @@ class Broker:
             del self._changing[name], self._pending_targets[name]
             change.set_result(None)
         self._by_id.pop(topic.id, None)
-        log.info("topic %r: deleted", name)
+        _log_deleted(name, client)
 
     def topic(self, name: str) -> Topic:
         """Returns a topic by its name.
@@ -629,7 +692,13 @@ class Broker:
             "endpoints": dict(self.endpoints),
             "connections": dict(self.connections),
             "refused": dict(self.refused),
-            "handshakes_failed": self.handshakes_failed,
+            "max_connections": dict(self.max_connections),
+            "accepts_failed": {listener: {**counts} for listener, counts in self.accepts_failed.items()},
+            "handshakes_failed": {str(kind): number for kind, number in self.handshakes_failed.items()},
+            "publish": {
+                persistence: {"seconds": latency.seconds, "buckets": latency.buckets()}
+                for persistence, latency in self.publish_latency.items()
+            },
             "store": self._store_stats(),
             "topics": [],
         }
@@ -703,6 +772,7 @@ def _environment(stats: Stats) -> EnvironmentStats:
         before = count
     return {
         "bytes": stats.file_bytes,
+        "used": stats.used_bytes,
         "commits": stats.commits,
         "syncs": stats.syncs,
         "sync_seconds": stats.sync_seconds,
@@ -726,6 +796,15 @@ def _altered(topic: Topic, changes: Mapping[str, Any]) -> dict[str, Any]:
     if target is not None:
         check_name(target, "the name of a dead-letter topic")
     return settings
+
+
+def _log_deleted(name: str, client: ClientInfo | None) -> None:
+    log.info(
+        "topic %r: deleted by %s",
+        name,
+        client_text(client),
+        extra={"event": "topic_deleted", "topic": name, **client_fields(client)},
+    )
 
 
 def _compare(topic: Topic, delivery: str, persistence: str, settings: dict[str, Any]) -> None:

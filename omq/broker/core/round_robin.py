@@ -90,6 +90,11 @@ class RoundRobinTopic(Topic):
         return self.work.backlog
 
     @property
+    def in_flight(self) -> int:  # type: ignore[override]
+        """The number of messages that consumers have and have not acknowledged."""
+        return self.work.in_flight
+
+    @property
     def unfinished(self) -> int:
         """The number of messages that are neither acknowledged nor being moved to the dead letters; in any thread."""
         return self.work.unfinished(self.last)
@@ -120,7 +125,7 @@ class RoundRobinTopic(Topic):
             excess = max(excess, messages - max(messages * max_bytes // size, 1))
         if excess and (dropped := self.work.queue.drop_oldest(excess)):
             self.dropped += dropped
-            self.work.log_dropped(f"it is full: {dropped} unfinished messages go to the dead letters")
+            self.work.log_dropped("full", dropped, f"it is full: {dropped} unfinished messages go to the dead letters")
 
     def requeue_admission(self) -> TopicAdmission | None:
         if not self._drops_oldest:
@@ -143,7 +148,7 @@ class RoundRobinTopic(Topic):
     def refresh(self) -> None:
         """Drops the messages from the queue that `max_age` has dropped from the store."""
         if "max_age" in self.settings:
-            self.work.expire(self.state().first, f"are older than max_age={self.settings['max_age']}")
+            self.work.expire(self.state().first, "max_age", f"are older than max_age={self.settings['max_age']}")
 
     def pump(self) -> bool:
         self.refresh()

@@ -1,10 +1,34 @@
-"""The interface through which the core delivers messages to a server."""
+"""The interfaces between the core and the clients of a server."""
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from omq.broker.errors import BrokerError
+
+
+class ClientInfo(Protocol):
+    """A client that sends a request.
+
+    Attributes:
+        user: The user id of its connection; `None` without one.
+        peer: Its address.
+    """
+
+    user: str | None
+    peer: str
+
+
+def client_text(client: ClientInfo | None) -> str:
+    """Returns a client as text for the log; `None` is the broker itself."""
+    if client is None:
+        return "the broker"
+    return client.peer if client.user is None else f"{client.user} at {client.peer}"
+
+
+def client_fields(client: ClientInfo | None) -> dict[str, Any]:
+    """Returns the fields of a client in the log; empty for the broker itself."""
+    return {} if client is None else {"user": client.user, "peer": client.peer}
 
 
 class Sink(Protocol):

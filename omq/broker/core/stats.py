@@ -28,6 +28,7 @@ class CursorStats(TypedDict):
     position: int
     lag: int  # messages after the position
     held: bool  # a subscription with this name is open
+    active: float  # when it was last opened, acknowledged or closed, or the broker started; in seconds since 1970
 
 
 class GroupStats(TypedDict):
@@ -52,6 +53,7 @@ class TopicStats(TypedDict):
     bytes: int  # in the store
     messages: int  # in the store
     backlog: int  # round robin: neither acknowledged nor in flight; broadcast: 0
+    in_flight: int  # round robin: delivered and not acknowledged; broadcast: 0
     published: int  # messages accepted (counter)
     published_bytes: int  # (counter)
     delivered: int  # messages sent to subscribers and consumers (counter)
@@ -63,14 +65,22 @@ class TopicStats(TypedDict):
     dropped: int  # round robin, overflow drop-oldest: unacknowledged messages moved to the dead letters (counter)
     expired: int  # unacknowledged messages of a work queue or a group that retention has dropped (counter)
     subscriptions: list[SubscriptionStats]
-    names: list[CursorStats]
+    names: list[CursorStats]  # those that this broker has created last come last
     groups: list[GroupStats]
+
+
+class LatencyStats(TypedDict):
+    """A histogram of durations (counters)."""
+
+    seconds: float  # total
+    buckets: list[tuple[float, int]]  # upper bounds in seconds and counts, not cumulative; the last bound is inf
 
 
 class EnvironmentStats(TypedDict):
     """One of the store's two environments, `strong` or `weak`."""
 
     bytes: int  # the size of its file
+    used: int  # bytes of the file in use; the rest is free pages, which are reused
     commits: int  # (counter)
     syncs: int  # fsyncs (counter)
     sync_seconds: float  # total duration of the fsyncs (counter)
@@ -98,7 +108,11 @@ class BrokerStats(TypedDict):
     started: float  # seconds since 1970
     uptime: float  # seconds
     connections: dict[str, int]  # open connections by server: zmtp, sexp
-    handshakes_failed: int  # for instance with a wrong key or password (counter)
+    max_connections: dict[str, int]  # the most connections by server
+    #: Connections that could not be accepted (counters): by server, and by reason as in `AcceptFailure`
+    accepts_failed: dict[str, dict[str, int]]
+    handshakes_failed: dict[str, int]  # by `HandshakeFailure`, for instance `authentication` (counters)
     refused: dict[str, int]  # requests answered with an error, by its code (counters)
+    publish: dict[str, LatencyStats]  # from the arrival of publications to their answers, by persistence
     store: StoreStats
     topics: list[TopicStats]

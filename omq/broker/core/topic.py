@@ -548,6 +548,7 @@ class Topic:
             "bytes": state.bytes,
             "messages": state.messages(0, self.last),
             "backlog": self.backlog,
+            "in_flight": self.in_flight,
             "published": self.published,
             "published_bytes": self.published_bytes,
             "delivered": self.delivered,
@@ -564,6 +565,7 @@ class Topic:
         }
 
     backlog = 0
+    in_flight = 0
     redelivered = 0
     dead_lettered = 0
     dropped = 0
@@ -735,7 +737,11 @@ class HeldBytes:
         if not self.used or self.used + size <= MAX_TOTAL_HELD_BYTES:
             return True
         if self._log_limit.passes():
-            log.warning("%d bytes wait for room in all full topics: their publishers are answered busy", self.used)
+            log.warning(
+                "%d bytes wait for room in all full topics: their publishers are answered busy",
+                self.used,
+                extra={"event": "publishers_refused", "waiting_bytes": self.used},
+            )
         return False
 
 
@@ -916,7 +922,12 @@ class TopicAdmission:
 
     def _log(self, consequence: str) -> None:
         if self._log_limit.passes():
-            log.warning("topic %r is full: %s", self._topic.name, consequence)
+            log.warning(
+                "topic %r is full: %s",
+                self._topic.name,
+                consequence,
+                extra={"event": "topic_full", "topic": self._topic.name, "effect": consequence},
+            )
 
     def _schedule_poll(self) -> None:
         if not self._polling and self._held:

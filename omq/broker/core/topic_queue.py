@@ -75,6 +75,7 @@ class TopicQueue:
     ) -> None:
         self.name = f"{topic.name}, group {group}" if group else topic.name
         self.group = group
+        self._fields = {"topic": topic.name, "group": group} if group else {"topic": topic.name}  # of log lines
         self.ended = False
         self.expired = 0
         self.changed = changed
@@ -188,6 +189,7 @@ class TopicQueue:
                 write.deliveries,
                 self._topic.dead_letter or default_dead_letter(self._topic.name),
                 f" ({more} more since the last line)" if more else "",
+                extra={"event": "dead_lettered", **self._fields, "id": write.id, "deliveries": write.deliveries},
             )
         if write.size:
             self._dead_letters.count_published(target, 1, write.size)
@@ -207,22 +209,28 @@ class TopicQueue:
         """
         return self.queue.unfinished(last) + self._dispatcher.in_flight
 
-    def expire(self, first: int, reason: str) -> None:
+    def expire(self, first: int, cause: str, reason: str) -> None:
         """Drops the messages below the id *first*, which retention has dropped from the topic.
 
         Args:
             first: The oldest id that is kept.
+            cause: The setting that has dropped them, or `retention`.
             reason: The end of the sentence for the log that begins with the number of messages.
         """
         if expired := self.queue.expire(first):
             self.touch()
             self.expired += expired
-            self.log_dropped(f"{expired} unfinished messages {reason}")
+            self.log_dropped(cause, expired, f"{expired} unfinished messages {reason}")
 
-    def log_dropped(self, text: str) -> None:
+    def log_dropped(self, reason: str, count: int, text: str) -> None:
         """Logs that messages were dropped, at a limited rate."""
         if self._log_limit.passes():
-            log.warning("topic %r: %s", self.name, text)
+            log.warning(
+                "topic %r: %s",
+                self.name,
+                text,
+                extra={"event": "messages_dropped", **self._fields, "reason": reason, "count": count},
+            )
 
     def pump(self) -> bool:
         """Delivers messages; returns whether more can be delivered."""

@@ -1,8 +1,9 @@
 """`/metrics`: the broker's statistics in Prometheus' formats.
 
-The number of series is bounded. Of more than `MAX_SERIES` topics the oldest have series of their own; all others share
-those with `topic=""`, which is not a valid name. Names of subscriptions, users and peers are not labels, because
-clients choose them.
+The number of series is bounded, because clients choose the names. Of more than `MAX_SERIES` topics the oldest have
+series of their own; all others share those with `topic=""`, which is not a valid name. So do the durable subscriptions
+of each of these topics above `MAX_SUBSCRIPTIONS`, and all above `MAX_SERIES`. A name has at most 255 bytes. Users and
+peers are never labels.
 
 The values of topics are cached until they change. This module writes their lines itself, in a tenth of the time that
 `prometheus_client` takes.
@@ -25,14 +26,17 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats, TopicStats
+from omq.broker.core.stats import BrokerStats, CursorStats, StoreStats, TopicStats
 from omq.broker.http.view import Each, lag_of
 from omq.unpatched import threading
 
-MAX_SERIES: Final = 1000  # topics with series of their own
+MAX_SERIES: Final = 1000  # topics with series of their own, and durable subscriptions
+MAX_SUBSCRIPTIONS: Final = 100  # durable subscriptions of one topic with series of their own
 PREFIX: Final = "omq_broker"
 
 Row = tuple[int, ...]  # a topic's values, one of each of `COUNTERS` and `GAUGES`
+#: The values of durable subscriptions with a label, one of each of `SUBSCRIPTION_GAUGES`.
+SubscriptionRow = tuple[str, tuple[float, float, float]]
 
 #: Names without their suffix, descriptions and values. The topics above `MAX_SERIES` share their sum.
 COUNTERS: Final[tuple[tuple[str, str, Callable[[TopicStats], int]], ...]] = (
@@ -58,19 +62,41 @@ GAUGES: Final[tuple[tuple[str, str, Callable[[TopicStats], int]], ...]] = (
     ("topic_bytes", "Bytes of the topic in the store.", lambda topic: topic["bytes"]),
     ("topic_messages", "Messages of the topic in the store.", lambda topic: topic["messages"]),
     ("topic_blocked_messages", "Messages whose publishers wait for room in the topic.", lambda topic: topic["blocked"]),
+    ("topic_waiting_messages", "Messages of a work queue that wait for a consumer.", lambda topic: topic["backlog"]),
+    (
+        "topic_in_flight_messages",
+        "Messages of a work queue that consumers have and have not acknowledged.",
+        lambda topic: topic["in_flight"],
+    ),
     ("topic_subscribers", "Open subscriptions and consumers.", lambda topic: len(topic["subscriptions"])),
+    ("topic_durable_subscriptions", "Durable subscriptions, open or not.", lambda topic: len(topic["names"])),
     # The topics above `MAX_SERIES` share the maximum.
     ("topic_lag_messages", "Lag of the slowest subscription; backlog of a work queue.", lag_of),
+)
+#: Of durable subscriptions. Those that share a series have the longest lag, the earliest activity, and the number of
+#: open ones.
+SUBSCRIPTION_GAUGES: Final = (
+    ("subscription_lag_messages", "Kept messages after the cursor of a durable subscription."),
+    (
+        "subscription_last_activity_timestamp_seconds",
+        "When a durable subscription was last opened, acknowledged or closed, or the broker started.",
+    ),
+    ("subscription_open", "Whether a client has the durable subscription open."),
 )
 #: The names of samples, in the order of a row.
 SAMPLES: Final = (
     *(f"{PREFIX}_{name}_total" for name, _, _ in COUNTERS),
     *(f"{PREFIX}_{name}" for name, _, _ in GAUGES),
 )
+SUBSCRIPTION_SAMPLES: Final = tuple(f"{PREFIX}_{name}" for name, _ in SUBSCRIPTION_GAUGES)
 #: Empty families, from which an encoder makes the headers.
 FAMILIES: Final[tuple[Metric, ...]] = (
     *(CounterMetricFamily(f"{PREFIX}_{name}", text, labels=["topic"]) for name, text, _ in COUNTERS),
     *(GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=["topic"]) for name, text, _ in GAUGES),
+    *(
+        GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=["topic", "subscription"])
+        for name, text in SUBSCRIPTION_GAUGES
+    ),
 )
 _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
@@ -80,7 +106,7 @@ class MetricsPage:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._rows: dict[int, tuple[TopicStats, Row]] = {}  # by a topic's id
+        self._rows: dict[int, tuple[TopicStats, Row, list[SubscriptionRow]]] = {}  # by a topic's id
 
     def encode(self, stats: BrokerStats, accept: str = "", each: Each = iter) -> tuple[bytes, str]:
         """Encodes statistics; in any thread.
@@ -96,32 +122,36 @@ class MetricsPage:
         encode, content_type = choose_encoder(accept)
         with self._lock:
             oldest = sorted(stats["topics"], key=lambda topic: topic["id"])
-            rows = self._rows_of(oldest, each)
-        samples = [
-            (topic["name"].translate(_ESCAPES), row) for topic, row in zip(oldest[:MAX_SERIES], rows, strict=False)
-        ]
+            found = self._rows_of(oldest, each)
+        rows = [row for _, row, _ in found]
+        labels = [f'topic="{topic["name"].translate(_ESCAPES)}"' for topic in oldest[:MAX_SERIES]]
+        samples = [*zip(labels, rows, strict=False)]
         if len(rows) > MAX_SERIES:
-            samples.append(("", _sum_rows(rows[MAX_SERIES:], each)))
+            samples.append(('topic=""', _sum_rows(rows[MAX_SERIES:], each)))
+        subscriptions = _subscriptions(labels, [one for _, _, one in found], each)
         headers = encode(_Families(FAMILIES)).decode().splitlines(keepends=True)  # two lines a family
         parts: list[str] = []
         for at, name in enumerate(each(SAMPLES)):
             parts += headers[2 * at : 2 * at + 2]
-            parts += [f'{name}{{topic="{label}"}} {float(row[at])}\n' for label, row in samples]
+            parts += [f"{name}{{{label}}} {float(row[at])}\n" for label, row in samples]
+        for at, name in enumerate(SUBSCRIPTION_SAMPLES):
+            parts += headers[2 * (len(SAMPLES) + at) :][:2]
+            parts += [f"{name}{{{label}}} {float(values[at])}\n" for label, values in each(subscriptions)]
         others = CollectorRegistry(auto_describe=False)
         others.register(_Families(_broker(stats)))
         others.register(_Families(_store(stats["store"])))
         ProcessCollector(registry=others)
         return "".join(parts).encode() + encode(others), content_type
 
-    def _rows_of(self, topics: Sequence[TopicStats], each: Each) -> list[Row]:
+    def _rows_of(self, topics: Sequence[TopicStats], each: Each) -> list[tuple[TopicStats, Row, list[SubscriptionRow]]]:
         before, rows = self._rows, []
         self._rows = cache = {}
         for topic in each(topics):
             cached = before.get(topic["id"])
             if cached is None or cached[0] is not topic:
-                cached = topic, _row(topic)
+                cached = topic, _row(topic), [*each(map(_subscription, topic["names"]))]
             cache[topic["id"]] = cached
-            rows.append(cached[1])
+            rows.append(cached)
         return rows
 
 
@@ -151,13 +181,33 @@ def _broker(stats: BrokerStats) -> Iterator[Metric]:
     for listener, number in stats["connections"].items():
         connections.add_metric([listener], number)
     yield connections
+    limits = GaugeMetricFamily(f"{PREFIX}_max_connections", "The most open connections.", labels=["listener"])
+    for listener, number in stats["max_connections"].items():
+        limits.add_metric([listener], number)
+    yield limits
+    accepts = CounterMetricFamily(
+        f"{PREFIX}_accepts_failed", "Connections that could not be accepted.", labels=["listener", "reason"]
+    )
+    for listener, counts in stats["accepts_failed"].items():
+        for reason, number in counts.items():
+            accepts.add_metric([listener, reason], number)
+    yield accepts
     refused = CounterMetricFamily(f"{PREFIX}_requests_refused", "Requests answered with an error.", labels=["code"])
     for code, number in stats["refused"].items():
         refused.add_metric([code], number)
     yield refused
-    yield CounterMetricFamily(
-        f"{PREFIX}_handshakes_failed", "Clients whose handshake failed.", stats["handshakes_failed"]
+    failed = CounterMetricFamily(f"{PREFIX}_handshakes_failed", "Clients whose handshake failed.", labels=["reason"])
+    for reason, number in stats["handshakes_failed"].items():
+        failed.add_metric([reason], number)
+    yield failed
+    publish = HistogramMetricFamily(
+        f"{PREFIX}_publish_seconds",
+        "From the arrival of publications to their answers.",
+        labels=["persistence"],
     )
+    for persistence, latency in stats["publish"].items():
+        publish.add_metric([persistence], _cumulative(latency["buckets"]), latency["seconds"])
+    yield publish
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
@@ -166,6 +216,39 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 def _row(topic: TopicStats) -> Row:
     return tuple(value(topic) for _, _, value in (*COUNTERS, *GAUGES))
+
+
+def _subscription(durable: CursorStats) -> SubscriptionRow:
+    return durable["name"].translate(_ESCAPES), (durable["lag"], durable["active"], durable["held"])
+
+
+def _subscriptions(
+    labels: Sequence[str], found: Sequence[Sequence[SubscriptionRow]], each: Each
+) -> list[tuple[str, tuple[float, float, float]]]:
+    """Returns the labels and values of the series of durable subscriptions.
+
+    Args:
+        labels: The labels of the topics with series of their own.
+        found: The durable subscriptions of all topics, oldest first, in the order of *labels*.
+        each: Iterates over topics; it may yield the GIL between two.
+    """
+    samples, room = [], MAX_SERIES
+    for label, rows in each(zip(labels, found, strict=False)):
+        own = min(len(rows), MAX_SUBSCRIPTIONS, room)
+        room -= own
+        samples += [(f'{label},subscription="{name}"', values) for name, values in rows[:own]]
+        if len(rows) > own:
+            samples.append((f'{label},subscription=""', _join(rows[own:])))
+    others = [row for rows in each(found[len(labels) :]) for row in rows]
+    if others:
+        samples.append(('topic="",subscription=""', _join(others)))
+    return samples
+
+
+def _join(rows: Sequence[SubscriptionRow]) -> tuple[float, float, float]:
+    """Returns the values of durable subscriptions that share a series; see `SUBSCRIPTION_GAUGES`."""
+    lags, activities, opened = zip(*(values for _, values in rows), strict=True)
+    return max(lags), min(activities), sum(opened)
 
 
 def _sum_rows(rows: Sequence[Row], each: Each) -> Row:
@@ -181,20 +264,24 @@ def _store(store: StoreStats) -> Iterator[Metric]:
     if store["free"] is not None:
         yield _gauge("store_free_bytes", "Bytes free in the file system.", store["free"])
     size = GaugeMetricFamily(f"{PREFIX}_store_bytes", "Bytes of the store's file.", labels=["environment"])
+    used = GaugeMetricFamily(
+        f"{PREFIX}_store_used_bytes", "Bytes of the file in use; the others are reused.", labels=["environment"]
+    )
     commits = CounterMetricFamily(f"{PREFIX}_store_commits", "Transactions committed.", labels=["environment"])
     syncs = HistogramMetricFamily(f"{PREFIX}_store_sync_seconds", "Durations of fsync.", labels=["environment"])
     for name, environment in store["environments"].items():
         size.add_metric([name], environment["bytes"])
+        used.add_metric([name], environment["used"])
         commits.add_metric([name], environment["commits"])
-        syncs.add_metric([name], _cumulative(environment), environment["sync_seconds"])
-    yield from (size, commits, syncs)
+        syncs.add_metric([name], _cumulative(environment["sync_buckets"]), environment["sync_seconds"])
+    yield from (size, used, commits, syncs)
 
 
-def _cumulative(environment: EnvironmentStats) -> list[tuple[str, float]]:
+def _cumulative(buckets: Iterable[tuple[float, int]]) -> list[tuple[str, float]]:
     """Returns Prometheus' cumulative buckets: each count includes those of lower bounds."""
     rows: list[tuple[str, float]] = []
     total = 0
-    for bound, number in environment["sync_buckets"]:
+    for bound, number in buckets:
         total += number
         rows.append(("+Inf" if math.isinf(bound) else repr(bound), total))
     if not rows or rows[-1][0] != "+Inf":

@@ -75,10 +75,11 @@ def _broker(stats: BrokerStats, rates: Rates, by_id: Mapping[int, TopicRates]) -
         **{
             key: stats[key]
             for key in (
-                *("version", "broker", "endpoints", "started", "uptime", "connections"),
-                *("refused", "handshakes_failed"),
+                *("version", "broker", "endpoints", "started", "uptime", "connections", "max_connections"),
+                *("accepts_failed", "refused"),
             )
         },
+        "handshakes_failed": sum(stats["handshakes_failed"].values()),
         "rates": dict(zip(("messages_in", "bytes_in", "messages_out", "bytes_out"), total, strict=True)),
         "store": _store(stats["store"], rates, stats),
         "count": len(stats["topics"]),
@@ -98,6 +99,7 @@ def _topic(topic: TopicStats, rates: TopicRates) -> dict[str, Any]:
     rate_in, bytes_in, rate_out, bytes_out = rates
     return {
         **topic,
+        "names": sorted(topic["names"], key=lambda one: one["name"]),
         "subscribers": len(topic["subscriptions"]),
         "lag": lag_of(topic),
         "rate_in": rate_in,
@@ -110,13 +112,15 @@ def _topic(topic: TopicStats, rates: TopicRates) -> dict[str, Any]:
 def _store(store: StoreStats, rates: Rates, stats: BrokerStats) -> dict[str, Any]:
     syncs = rates.syncs(stats)
     environments = {
-        name: {"bytes": one["bytes"], "commits": one["commits"], "syncs": one["syncs"]}
+        name: {"bytes": one["bytes"], "used": one["used"], "commits": one["commits"], "syncs": one["syncs"]}
         for name, one in store["environments"].items()
     }
-    size = sum(one["bytes"] for one in store["environments"].values())
+    files = [one for one in store["environments"].values() if one["bytes"]]  # without the memory of transient topics
+    size = sum(one["bytes"] for one in files)
     return {
         **store,
         "bytes": size if store["directory"] is not None else sum(topic["bytes"] for topic in stats["topics"]),
+        "used": sum(one["used"] for one in files),
         "environments": environments,
         "sync": {"rate": syncs.rate, "mean": syncs.mean, "p50": syncs.p50, "p99": syncs.p99},
     }

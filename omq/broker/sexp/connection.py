@@ -37,6 +37,7 @@ from omq.broker.sexp.protocol import (
 )
 from omq.broker.sexp.syntax import shown
 from omq.broker.sexp.transport import SexpTransport
+from omq.event import HandshakeFailure
 from omq.ranges import ranges_of
 from omq.unpatched import socket
 
@@ -120,6 +121,7 @@ class SexpConnection:
         on_close: Callable[[SexpConnection], None],
     ) -> None:
         self.peer = peer
+        self.user: str | None = None
         self.loop = loop
         self.broker = broker
         self.limits = limits
@@ -152,6 +154,7 @@ class SexpConnection:
             try:
                 answer, data = self._protocol.handshake(data)
             except VersionFault:
+                self.broker.handshakes_failed[HandshakeFailure.PROTOCOL] += 1
                 self._end(REFUSAL)
                 return
             self.transport.write(answer)
@@ -246,6 +249,7 @@ class SexpConnection:
         if self._batch is None:
             return
         (topic, name, bodies), self._batch = self._batch, None
+        begun = time.monotonic_ns()
         records = blocks.encode(bodies)
         count, size = len(bodies), len(records)
         self._publishing += size
@@ -253,6 +257,7 @@ class SexpConnection:
         def done(first: int, error: BrokerError | None) -> None:
             self._publishing -= size
             if error is None:
+                self.broker.publish_latency[topic.persistence].record(time.monotonic_ns() - begun)
                 frames: list[bytes] = [write_frame(Published(first + at, topic.id)) for at in range(count)]
             else:
                 self.broker.count_refusal(error)
@@ -282,7 +287,7 @@ class SexpConnection:
         topic = self.broker.topics.get(name)
         if topic is None:
             topic = await self.broker.create(
-                name, delivery=command.delivery, persistence=command.persistence, settings=None
+                name, delivery=command.delivery, persistence=command.persistence, settings=None, client=self
             )
         elif (topic.delivery, topic.persistence) != (command.delivery, command.persistence):
             raise TopicError(f"it exists with delivery {topic.delivery} and persistence {topic.persistence}")
@@ -397,6 +402,7 @@ class SexpConnection:
         self._set_timer(self.limits.ping_interval, self._check_progress)
 
     def _handshake_timeout(self) -> None:
+        self.broker.handshakes_failed[HandshakeFailure.TIMEOUT] += 1
         self._end(write_frame(Error("Connect was not sent in time")) if self._protocol.version else b"")
 
     def _forget_client(self) -> None:

@@ -7,12 +7,12 @@ import logging
 from contextlib import suppress
 from typing import Final
 
-from omq.broker.core.broker import Broker
+from omq.broker.core.broker import AcceptFailure, Broker
 from omq.broker.sexp.connection import FrameCache, Limits, SexpConnection
 from omq.broker.sexp.protocol import parse_endpoint
 from omq.broker.sexp.transport import set_socket_options
 from omq.errors import BindError
-from omq.serving.descriptors import room_for_connections
+from omq.serving.descriptors import connection_limit, is_shortage, room_for_connections
 from omq.serving.rate_limit import RateLimit
 from omq.unpatched import socket
 
@@ -69,6 +69,7 @@ class SexpServer:
             raise BindError(error.errno, f"{endpoint}: {error.strerror or error}") from error
         listener.setblocking(False)
         self._listeners.append(listener)
+        self.broker.add_listener("sexp", connection_limit(self._max_connections, 1, log))
         self.loop.add_reader(listener, self._accept, listener)
         name, port = listener.getsockname()[:2]
         self.endpoint = f"tcp://[{name}]:{port}" if ":" in name else f"tcp://{name}:{port}"
@@ -101,13 +102,15 @@ class SexpServer:
                 sock, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError:
+            except OSError as error:
+                kind: AcceptFailure = "descriptors" if is_shortage(error) else "other"
+                self._accept_failed(kind, "a client", f"{error.strerror}")
                 # Without descriptors the listener stays readable, and the loop would call this again at once.
                 self.loop.remove_reader(listener)
                 self.loop.call_later(_ACCEPT_RETRY_DELAY_S, self._accept_again, listener)
                 return
             if not self._has_room():
-                self._log_refusal(address)
+                self._refuse(address)
                 sock.close()
                 continue
             set_socket_options(sock)
@@ -126,26 +129,36 @@ class SexpServer:
 
     def _has_room(self) -> bool:
         """Returns whether another client can be served."""
-        if self._max_connections is not None:
-            return len(self.connections) < self._max_connections
+        if self._max_connections is not None and len(self.connections) >= self._max_connections:
+            return False
         return sum(self.broker.connections.values()) < room_for_connections()
 
-    def _log_refusal(self, address: tuple[str, int]) -> None:
-        if not self._refusal_log.passes():
-            return
-        if self._max_connections is not None:
+    def _refuse(self, address: tuple[str, int]) -> None:
+        if self._max_connections is not None and len(self.connections) >= self._max_connections:
             reason = f"max_connections is {self._max_connections}"
         else:
             reason = (
                 f"{sum(self.broker.connections.values())} are connected, and the other descriptors are for the store"
             )
-        log.warning(
-            "%s: a client of tcp://%s:%d is turned away (%d earlier ones were not logged): %s",
-            self.endpoint,
-            *address[:2],
-            self._refusal_log.suppressed,
-            reason,
-        )
+        self._accept_failed("max_connections", f"a client of tcp://{address[0]}:{address[1]}", reason)
+
+    def _accept_failed(self, kind: AcceptFailure, client: str, reason: str) -> None:
+        self.broker.accepts_failed["sexp"][kind] += 1
+        if self._refusal_log.passes():
+            log.warning(
+                "%s: %s is turned away (%d earlier ones were not logged): %s",
+                self.endpoint,
+                client,
+                self._refusal_log.suppressed,
+                reason,
+                extra={
+                    "event": "accept_failed",
+                    "listener": "sexp",
+                    "kind": kind,
+                    "reason": reason,
+                    "suppressed": self._refusal_log.suppressed,
+                },
+            )
 
     def _accept_again(self, listener: socket.socket) -> None:
         if listener in self._listeners:

@@ -9,14 +9,14 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, Final
 
 import omq.asyncio as omq
-from omq.broker.core.broker import Broker
+from omq.broker.core.broker import AcceptFailure, Broker
 from omq.broker.errors import BrokerFailed
 from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, MAX_APPEND_BYTES, MAX_PARTS
 from omq.broker.zmtp.session import MAX_PENDING_BYTES, ClientSession, Parts
 from omq.errors import ClosedError
-from omq.event import Event, EventKind
+from omq.event import Event, EventKind, HandshakeFailure
 from omq.serving.connection_events import ConnectionEvents
-from omq.serving.descriptors import room_for_connections
+from omq.serving.descriptors import connection_limit, is_shortage, room_for_handshakes
 from omq.serving.rate_limit import RateLimit
 from omq.serving.router import MESSAGE_MARGIN_BYTES, RECV_BATCH, TIME_SLICE_S, bind, unbind
 from omq.types import Security
@@ -82,6 +82,7 @@ class ZmtpServer:
 
     def start(self) -> list[str]:
         """Binds the socket and starts to serve; returns the resolved endpoints. Raises as `router.bind`."""
+        limit = connection_limit(self._max_connections, len(self._endpoints), log)
         self._socket = omq.ROUTER(
             # Sends never wait for a peer: credit and `_MAX_UNREAD_BYTES` bound the bytes that are queued for it.
             send_hwm=0,
@@ -90,13 +91,14 @@ class ZmtpServer:
             max_parts=MAX_PARTS,
             heartbeat_interval=self._heartbeat[0],
             heartbeat_timeout=self._heartbeat[1],
-            max_connections=self._max_connections or room_for_connections(),
+            max_connections=limit,
+            max_handshakes=room_for_handshakes(len(self._endpoints)),
             security=self._security,
             linger=1.0,
         )
         self._events = ConnectionEvents(self._socket, self._on_event, log, self._end_sessions)
         bound = bind(self._socket, self._events, self._endpoints)
-        self._broker.connections.setdefault("zmtp", 0)
+        self._broker.add_listener("zmtp", limit * len(self._endpoints))
         self._receiver = asyncio.create_task(self._serve(), name="omq broker: messages")
         self._events.start("omq broker: connections")
         return bound
@@ -174,26 +176,45 @@ class ZmtpServer:
         elif event.kind is EventKind.DISCONNECTED and peer is not None:
             self._remove_peer(peer.identity, event.remote_address, peer.since, str(event.reason))
         elif event.kind is EventKind.HANDSHAKE_FAILED:
-            self._broker.handshakes_failed += 1
+            kind = event.category or HandshakeFailure.PROTOCOL
+            self._broker.handshakes_failed[kind] += 1
             if self._handshake_log.passes():
                 log.info(
                     "%s: handshake failed: %s (%d earlier failures were not logged)",
                     event.remote_address,
                     event.reason,
                     self._handshake_log.suppressed,
+                    extra={
+                        "event": "handshake_failed",
+                        "peer": event.remote_address,
+                        "kind": str(kind),
+                        "reason": event.reason,
+                        "suppressed": self._handshake_log.suppressed,
+                    },
                 )
         elif event.kind is EventKind.ACCEPT_FAILED:
-            self._log_refusal(event)
+            self._accept_failed(event)
         elif event.kind is EventKind.MISSED:
             self._recount()
 
-    def _log_refusal(self, event: Event) -> None:
+    def _accept_failed(self, event: Event) -> None:
+        kind: AcceptFailure = "max_connections" if event.error is None else "other"
+        if is_shortage(event.error):
+            kind = "descriptors"
+        self._broker.accepts_failed["zmtp"][kind] += 1
         if self._refusal_log.passes():
             log.warning(
                 "%s: a client is turned away (%d earlier ones were not logged): %s",
                 event.endpoint,
                 self._refusal_log.suppressed,
                 event.reason,
+                extra={
+                    "event": "accept_failed",
+                    "listener": "zmtp",
+                    "kind": kind,
+                    "reason": event.reason,
+                    "suppressed": self._refusal_log.suppressed,
+                },
             )
 
     def _add_peer(self, identity: bytes, user: str | None, address: str, since: float) -> None:
@@ -203,7 +224,12 @@ class ZmtpServer:
             if current.user != user:
                 # Unread requests of one user must not be executed with the permissions of another one.
                 log.warning(
-                    "%s of %s has the identity of %s of %s: it is not served", address, user, current.peer, current.user
+                    "%s of %s has the identity of %s of %s: it is not served",
+                    address,
+                    user,
+                    current.peer,
+                    current.user,
+                    extra={"event": "identity_refused", "peer": address, "user": user},
                 )
             elif self._events.is_leaving(identity):
                 self._replace(current, address, since)
@@ -219,8 +245,8 @@ class ZmtpServer:
         waiting = self._waiting_peers.get(identity, [])
         if session is None:
             return
-        if session.in_flight and (session.peer, session.since) == (address, since):
-            log.info("%s: %s; its %d messages in flight go to others", address, reason, session.in_flight)
+        if (session.peer, session.since) == (address, since):
+            _log_lost(session, reason)
         # On ipc all addresses are equal, so the time of the handshake is compared, too.
         if (session.peer, session.since) != (address, since):
             if (address, since) in waiting:
@@ -280,6 +306,7 @@ class ZmtpServer:
                     "%s does not read: %d bytes wait for it; its session has ended",
                     session.peer,
                     session.bytes_queued - session.bytes_written,
+                    extra={"event": "connection_stuck", "peer": session.peer, "user": session.user, **session.held()},
                 )
                 session.connection_lost()
 
@@ -327,3 +354,27 @@ class ZmtpServer:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _log_lost(session: ClientSession, reason: str) -> None:
+    """Logs the end of a connection whose consumers have messages in flight, or that has durable subscriptions open."""
+    held = session.held()
+    effects = []
+    if held["in_flight"]:
+        effects.append(f"its {held['in_flight']} messages in flight go to others")
+    if held["durables"]:
+        effects.append(f"its durable subscriptions may be opened by others: {', '.join(map(repr, held['durables']))}")
+    if effects:
+        log.info(
+            "%s: %s; %s",
+            session.peer,
+            reason,
+            "; ".join(effects),
+            extra={
+                "event": "connection_lost",
+                "peer": session.peer,
+                "user": session.user,
+                "reason": reason,
+                **held,
+            },
+        )

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import logging
 import re
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias
@@ -53,6 +54,8 @@ _MAX_REFUSED_SEQUENCES: Final = 1024
 _MAX_READS: Final = 4096
 #: Topics that are listed in one turn of the loop.
 _LIST_BATCH: Final = 128
+#: Names in the log of one lost connection.
+_MAX_LOGGED_NAMES: Final = 20
 _DEFAULT_CREDIT_BYTES: Final = 1 << 20
 _CLIENT: Final = re.compile(r"[0-9a-fA-F]{32}")
 
@@ -328,6 +331,20 @@ class ClientSession:
         """The number of messages that its consumers have not acknowledged."""
         return sum(one.reader.in_flight.count for one in self.tags.values() if isinstance(one, ConsumerSink))
 
+    def held(self) -> dict[str, Any]:
+        """Returns what other clients get or may take once the connection ends, as fields for the log."""
+        durables = sorted(
+            f"{one.topic.name}/{one.reader.name}"
+            for one in self.tags.values()
+            if isinstance(one, SubscriptionSink) and one.reader.name is not None
+        )
+        consumed = sorted({one.topic.name for one in self.tags.values() if isinstance(one, ConsumerSink)})
+        return {
+            "in_flight": self.in_flight,
+            "consumed": consumed[:_MAX_LOGGED_NAMES],
+            "durables": durables[:_MAX_LOGGED_NAMES],
+        }
+
     def resume(self) -> None:
         """Resumes the waiting READs and the deliveries; the transport has room."""
         while self._reads and self.has_room():
@@ -501,6 +518,7 @@ class ClientSession:
         return count
 
     def _append(self, tag: bytes, message: list[bytes]) -> None:
+        begun = time.monotonic_ns()
         topic = self.topic(message[2], "publish")
         records = message[3]
         if len(message) > 4:
@@ -509,14 +527,14 @@ class ClientSession:
                 p.number(message[6], "the first outstanding sequence") if len(message) > 6 and message[6] else 0
             )
             count = self._check(records)
+            producer = name and self._prefix + name
             message_id = p.message_id(message, 7, count)
-            self._store(
-                tag, topic, records, count, name and self._prefix + name, sequence, first_outstanding, message_id
-            )
+            self._store(begun, tag, topic, records, count, producer, sequence, first_outstanding, message_id)
         else:
-            self._store(tag, topic, records, self._check(records))
+            self._store(begun, tag, topic, records, self._check(records))
 
     def _publish(self, tag: bytes, message: list[bytes]) -> None:
+        begun = time.monotonic_ns()
         topic = self.topic(message[2], "publish")
         body, key = message[3], p.optional(message, 4)
         if len(body) > p.MAX_BODY_BYTES:
@@ -533,10 +551,11 @@ class ClientSession:
         if len(record) > p.MAX_APPEND_BYTES:
             raise TooLarge(f"the record has {len(record)} bytes; at most {p.MAX_APPEND_BYTES} are allowed")
         producer, sequence = p.producer(message, 6)
-        self._store(tag, topic, record, 1, producer and self._prefix + producer, sequence)
+        self._store(begun, tag, topic, record, 1, producer and self._prefix + producer, sequence)
 
     def _store(
         self,
+        begun: int,
         tag: bytes,
         topic: Topic,
         records: bytes,
@@ -556,7 +575,9 @@ class ClientSession:
                 if ordered and isinstance(error, Busy):
                     self._busy_order.record_refusal(*ordered)
                 self.fail(tag, error)
-            elif self.alive:
+                return
+            self.broker.publish_latency[topic.persistence].record(time.monotonic_ns() - begun)
+            if self.alive:
                 self._transport.put(self, (p.PUBLISHED, tag, p.u64(first)))
 
         if first_outstanding:
@@ -856,7 +877,7 @@ class ClientSession:
 
         async def create() -> None:
             topic = await self.broker.create(
-                name, delivery=str(delivery), persistence=str(persistence), settings=settings
+                name, delivery=str(delivery), persistence=str(persistence), settings=settings, client=self
             )
             self.put((p.CREATED, tag, topic.info()))
 
@@ -888,7 +909,7 @@ class ClientSession:
         self.check_permission("admin", name)
 
         async def alter() -> None:
-            topic = await self.broker.alter(name, settings, force=force, check_target=self._check_target)
+            topic = await self.broker.alter(name, settings, force=force, check_target=self._check_target, client=self)
             self.put((p.ALTERED, tag, topic.info()))
 
         self._run(tag, alter())
@@ -897,7 +918,7 @@ class ClientSession:
         """Deletes a topic with all its messages."""
         name = p.topic_name(message[2])
         self.check_permission("delete", name)
-        self._run(tag, self.broker.delete(name), p.DELETED)
+        self._run(tag, self.broker.delete(name, self), p.DELETED)
 
     def _topics(self, tag: bytes, message: list[bytes]) -> None:
         """Sends the topics on which the client has at least one permission."""
@@ -928,7 +949,7 @@ class ClientSession:
     def _durables(self, tag: bytes, message: list[bytes]) -> None:
         """Sends the durable subscriptions of a topic."""
         topic = self.topic(message[2], "subscribe")
-        self.put((p.DURABLES, tag, p.pack_json(topic.durables())))
+        self.put((p.DURABLES, tag, p.pack_json(sorted(topic.durables(), key=lambda one: one["name"]))))
 
     def _delete_durable(self, tag: bytes, message: list[bytes]) -> None:
         """Deletes a durable subscription."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -402,6 +403,10 @@ def test_the_log_has_endpoints_store_and_topics(tmp_path: Path) -> None:
             client.delete("b")
         until(lambda: "topic 'b': deleted" in command.log)
         assert f"1 topics in {data}" in command.log
-        assert "topic 'b': created, broadcast and weak, with {'max_age': 5.0}" in command.log
+        assert re.search(
+            r"topic 'b': created by tcp://127.0.0.1:\d+, broadcast and weak, with {'max_age': 5.0}", command.log
+        )
+        assert "topic 'a': created by the broker, broadcast and weak, with no settings" in command.log
+        assert re.search(r"connections: at most \d+ \(zmtp\)", command.log)
         assert "tcp://*:*: every client may do everything" in command.log
         command.end()

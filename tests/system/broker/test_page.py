@@ -94,8 +94,8 @@ def test_the_page_shows_a_busy_broker(look: Callable[..., Browser]) -> None:
         settings={"max_age": 604800},
         subscriptions=[reader(name="ledger", user="alice"), reader(listener="sexp", lag=250)],
         names=[
-            {"name": "ledger", "position": 900, "lag": 100, "held": True},
-            {"name": "archive", "position": 500, "lag": 500, "held": False},
+            {"name": "ledger", "position": 900, "lag": 100, "held": True, "active": 1.0},
+            {"name": "archive", "position": 500, "lag": 500, "held": False, "active": 1.0},
         ],
     )
     jobs = topic("jobs", 2, delivery="round-robin", persistence="weak", backlog=1234)
@@ -164,7 +164,7 @@ def test_a_hostile_name_is_text(look: Callable[..., Browser]) -> None:
         1,
         settings={"dead_letter": HOSTILE},
         subscriptions=[reader(name=HOSTILE, user=HOSTILE, peer=HOSTILE)],
-        names=[{"name": HOSTILE, "position": 1, "lag": 0, "held": False}],
+        names=[{"name": HOSTILE, "position": 1, "lag": 0, "held": False, "active": 1.0}],
     )
     window = look(hostile, failed=HOSTILE, findings=[HOSTILE])
     window.run("document.querySelector('details').open = true")
@@ -220,7 +220,7 @@ def test_a_phone_need_not_scroll_sideways(look: Callable[..., Browser]) -> None:
         subscriptions=[
             reader(name="n" * 255, user="u" * 40, peer="tcp://[2001:db8:1234:5678:9abc:def0:1234:5678]:53122")
         ],
-        names=[{"name": "n" * 255, "position": 98_765_432_100, "lag": 9, "held": True}],
+        names=[{"name": "n" * 255, "position": 98_765_432_100, "lag": 9, "held": True, "active": 1.0}],
         settings={"max_bytes": 10**12, "dead_letter": "d" * 255},
     )
     window = look(long, topic("prices", 2), size=PHONE, failed="/" + "long" * 60, findings=["f" * 300])

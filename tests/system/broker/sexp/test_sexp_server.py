@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import socket
 import struct
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -168,6 +170,36 @@ def test_without_a_limit_the_descriptors_are_shared_with_the_other_clients(monke
             running.broker.connections["zmtp"] = 3
             with running.peer():
                 assert running.broker.connections["sexp"] == 2
+
+
+class Listener:
+    """A listener without a descriptor for the next connection."""
+
+    def accept(self):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_a_lack_of_descriptors_is_counted_and_logged_once_a_minute(caplog):
+    with ServerThread() as running:
+        for _ in range(3):
+            running.call(accept(running.server, Listener()))
+        assert running.broker.accepts_failed["sexp"] == {"max_connections": 0, "descriptors": 3, "other": 0}
+        (record,) = [record for record in caplog.records if getattr(record, "event", "") == "accept_failed"]
+        assert (record.listener, record.kind, record.reason) == ("sexp", "descriptors", "Too many open files")
+        with running.peer() as peer:
+            running.create("t")
+            assert peer.subscribe(b"t")
+
+
+async def accept(server, broken):
+    """Has the server accept from a listener that fails, and checks that it tries again later."""
+    loop, calls = server.loop, []
+    server.loop = SimpleNamespace(remove_reader=calls.append, call_later=lambda *call: calls.append(call[1:]))
+    try:
+        server._accept(broken)
+    finally:
+        server.loop = loop
+    assert calls == [broken, (server._accept_again, broken)]
 
 
 # --------------------------------------------------------------------------------------------------- topics

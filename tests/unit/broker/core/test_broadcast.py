@@ -352,7 +352,8 @@ async def test_messages_stay_until_the_subscription_of_retain_for_has_acknowledg
         topic = await broker.create("t", persistence=persistence, settings={"retain_for": "archiver"})
         await append(broker, topic, [b"%d" % number for number in range(1, 6)])
         await until(lambda: topic.readable == 5)
-        assert topic.stats()["names"] == [{"name": "archiver", "position": 0, "lag": 5, "held": False}]
+        (archiver,) = topic.stats()["names"]
+        assert (archiver["name"], archiver["position"], archiver["lag"], archiver["held"]) == ("archiver", 0, 5, False)
         other = broker.subscribe(topic, "earliest", RecordingSink(), name="other")
         other.move(5)
         sink = RecordingSink()
@@ -456,3 +457,51 @@ async def test_a_trim_is_retried_after_the_disk_was_full(monkeypatch):
         broker.subscribe(topic, "latest", RecordingSink(), name="n").move(5)
         await until(lambda: topic.state().first == 6)
         assert refused
+
+
+# ------------------------------------------------------------------ activity
+
+
+async def test_opening_acknowledging_and_closing_are_the_activity_of_a_durable_subscription(monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr("omq.broker.core.broadcast.time.time", lambda: now)
+    async with core() as broker:
+        topic = await broker.create("t", persistence="weak")
+        await append(broker, topic, [b"a", b"b"])
+
+        def activity():
+            return {one["name"]: one["active"] for one in topic.stats()["names"]}
+
+        subscription = broker.subscribe(topic, "earliest", RecordingSink(), name="n")
+        assert activity() == {"n": 1000.0}
+        now = 1001.0
+        broker.subscribe(topic, "latest", RecordingSink()).end()
+        assert activity() == {"n": 1000.0}
+        subscription.move(1)
+        assert activity() == {"n": 1001.0}
+        now = 1002.0
+        subscription.end()
+        assert activity() == {"n": 1002.0}
+        await topic.delete_durable("n")
+        assert activity() == {}
+
+
+async def test_a_restart_counts_as_activity(tmp_path, monkeypatch):
+    async with core(tmp_path / "data") as broker:
+        topic = await broker.create("t", persistence="strong", settings={"retain_for": "r"})
+        broker.subscribe(topic, "earliest", RecordingSink(), name="n")
+    monkeypatch.setattr("omq.broker.core.broadcast.time.time", lambda: 7.0)
+    async with core(tmp_path / "data") as broker:
+        names = broker.topic("t").durables()
+        assert sorted((one["name"], one["active"], one["held"]) for one in names) == [
+            ("n", 7.0, False),
+            ("r", 7.0, False),
+        ]
+
+
+async def test_durable_subscriptions_come_in_the_order_of_their_creation():
+    async with core() as broker:
+        topic = await broker.create("t", persistence="weak")
+        for name in ("z", "b", "y", "a"):
+            broker.subscribe(topic, "latest", RecordingSink(), name=name).end()
+        assert [one["name"] for one in topic.stats()["names"]] == ["z", "b", "y", "a"]

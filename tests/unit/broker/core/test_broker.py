@@ -278,7 +278,8 @@ async def test_statistics_are_complete():
         stats = broker.stats()
         of_topic, of_jobs = stats["topics"]
         assert (of_topic["published"], of_topic["delivered"], of_topic["last"]) == (5, 3, 5)
-        assert of_topic["names"] == [{"name": "n", "position": 2, "lag": 3, "held": True}]
+        (durable,) = of_topic["names"]
+        assert (durable["name"], durable["position"], durable["lag"], durable["held"]) == ("n", 2, 3, True)
         assert of_topic["subscriptions"][0]["position"] == 5
         assert of_topic["subscriptions"][0]["lag"] == 0
         assert (of_jobs["backlog"], of_jobs["subscriptions"][0]["in_flight"]) == (1, 3)
@@ -336,3 +337,39 @@ async def test_lag_counts_no_ids_skipped_after_a_kill(tmp_path):
     assert [one["lag"] for one in topic.subscriptions()] == [2]
     subscription.end()
     await broker.close()
+
+
+# ------------------------------------------------------------------ the log
+
+
+class Alice:
+    user = "alice"
+    peer = "tcp://10.0.0.7:1"
+
+
+class Unknown:
+    user = None
+    peer = "tcp://10.0.0.8:2"
+
+
+@pytest.mark.parametrize(
+    ("client", "text", "fields"),
+    [
+        (Alice, "alice at tcp://10.0.0.7:1", {"user": "alice", "peer": "tcp://10.0.0.7:1"}),
+        (Unknown, "tcp://10.0.0.8:2", {"user": None, "peer": "tcp://10.0.0.8:2"}),
+        (None, "the broker", {}),
+    ],
+)
+async def test_the_log_has_the_client_that_creates_or_deletes_a_topic(caplog, client, text, fields):
+    caplog.set_level("INFO", "omq.broker")
+    async with core() as broker:
+        await broker.create("t", persistence="weak", settings={"max_age": 5}, client=client and client())
+        await broker.create("t", persistence="weak", settings={"max_age": 5}, client=Alice())  # it exists
+        await broker.delete("t", client and client())
+    created, deleted = caplog.records
+    assert created.getMessage() == f"topic 't': created by {text}, broadcast and weak, with {{'max_age': 5.0}}"
+    assert deleted.getMessage() == f"topic 't': deleted by {text}"
+    assert (created.event, created.topic, created.settings) == ("topic_created", "t", {"max_age": 5.0})
+    assert (deleted.event, deleted.topic) == ("topic_deleted", "t")
+    for record in (created, deleted):
+        assert {name: vars(record)[name] for name in ("user", "peer") if name in vars(record)} == fields

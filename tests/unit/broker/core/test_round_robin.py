@@ -1042,3 +1042,18 @@ async def test_a_lost_publisher_after_a_waiting_one_is_released():
         await broker.delete("j")
         with pytest.raises(TopicError):
             await first
+
+
+async def test_statistics_have_the_messages_in_flight_and_those_that_wait():
+    async with core() as broker:
+        topic = await prepared(broker, count=10)
+        assert (topic.stats()["backlog"], topic.stats()["in_flight"]) == (10, 0)
+        sinks = [RecordingSink() for _ in range(2)]
+        consumers = [broker.consume(topic, sink, credit=3) for sink in sinks]
+        await until(lambda: sum(len(sink.got) for sink in sinks) == 6)
+        assert (topic.stats()["backlog"], topic.stats()["in_flight"]) == (4, 6)
+        consumers[0].end()
+        await run_pending(broker)
+        assert (topic.stats()["backlog"], topic.stats()["in_flight"]) == (7, 3)
+        consumers[1].ack([(id, id) for id in sinks[1].ids])
+        await until(lambda: topic.stats()["in_flight"] == 3 and topic.stats()["backlog"] == 4)

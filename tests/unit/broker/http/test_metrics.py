@@ -9,8 +9,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from omq.broker.core.stats import BrokerStats, TopicStats
-from omq.broker.http.metrics import MAX_SERIES, MetricsPage
+from omq.broker.core.stats import BrokerStats, CursorStats, TopicStats
+from omq.broker.http.metrics import MAX_SERIES, MAX_SUBSCRIPTIONS, SAMPLES, MetricsPage
 from tests.support.broker_stats import HOSTILE, statistics, topic
 
 
@@ -50,12 +50,22 @@ def test_names_and_values() -> None:
     assert found["omq_broker_store_failed", ()] == 1
     assert found["omq_broker_store_full", ()] == 0
     assert found["omq_broker_connections", (("listener", "sexp"),)] == 1
+    assert found["omq_broker_max_connections", (("listener", "zmtp"),)] == 896
+    full = ("listener", "zmtp"), ("reason", "descriptors")
+    assert found["omq_broker_accepts_failed_total", full] == 2
+    assert found["omq_broker_handshakes_failed_total", (("reason", "authentication"),)] == 2
     assert found["omq_broker_requests_refused_total", (("code", "topic"),)] == 2
     strong = ("environment", "strong")
     assert found["omq_broker_store_sync_seconds_bucket", (strong, ("le", "0.002"))] == 30
     assert found["omq_broker_store_sync_seconds_bucket", (strong, ("le", "+Inf"))] == 40
     assert found["omq_broker_store_sync_seconds_count", (strong,)] == 40
     assert found["omq_broker_store_commits_total", (strong,)] == 40
+    assert found["omq_broker_store_bytes", (strong,)] == 4 * 2**20
+    assert found["omq_broker_store_used_bytes", (strong,)] == 3 * 2**20
+    strong = ("persistence", "strong")
+    assert found["omq_broker_publish_seconds_bucket", (("le", "0.01"), strong)] == 99
+    assert found["omq_broker_publish_seconds_count", (strong,)] == 100
+    assert found["omq_broker_publish_seconds_sum", (strong,)] == 0.5
     assert found["process_resident_memory_bytes", ()] > 0
 
 
@@ -76,6 +86,70 @@ def test_topics_above_the_bound_share_a_series() -> None:
     assert found["omq_broker_topics", ()] == MAX_SERIES + 10
 
 
+def test_a_work_queue_has_its_waiting_messages_and_those_in_flight() -> None:
+    found = samples(statistics(topic("jobs", 1, delivery="round-robin", backlog=7, in_flight=3)))
+    assert found["omq_broker_topic_waiting_messages", (("topic", "jobs"),)] == 7
+    assert found["omq_broker_topic_in_flight_messages", (("topic", "jobs"),)] == 3
+    assert found["omq_broker_topic_lag_messages", (("topic", "jobs"),)] == 7
+
+
+# ------------------------------------------------------------------ durable subscriptions
+
+
+def durable(name: str, lag: int = 0, active: float = 1000.0, held: bool = False) -> CursorStats:
+    return {"name": name, "position": 900, "lag": lag, "active": active, "held": held}
+
+
+def subscriptions(stats: BrokerStats) -> dict[tuple[str, str], tuple[float, float, float]]:
+    """Returns lag, last activity and number of open ones by topic and name."""
+    found = samples(stats)
+    names = ("lag_messages", "last_activity_timestamp_seconds", "open")
+    series = [labels for name, labels in found if name == "omq_broker_subscription_lag_messages"]
+    return {
+        (dict(labels)["topic"], dict(labels)["subscription"]): tuple(
+            found[f"omq_broker_subscription_{name}", labels] for name in names
+        )
+        for labels in series
+    }
+
+
+def test_each_durable_subscription_has_its_lag() -> None:
+    names = [durable("billing", 100, 5.0, held=True), durable("abandoned", 1000, 2.0)]
+    stats = statistics(topic("orders", 1, names=names), topic("other", 2))
+    assert subscriptions(stats) == {
+        ("orders", "billing"): (100, 5.0, 1),
+        ("orders", "abandoned"): (1000, 2.0, 0),
+    }
+    assert samples(stats)["omq_broker_topic_durable_subscriptions", (("topic", "orders"),)] == 2
+
+
+def test_hostile_names_of_subscriptions_stay_labels() -> None:
+    name = HOSTILE + '"} 7\\'
+    assert subscriptions(statistics(topic("a", 1, names=[durable(name, 3)])))["a", name] == (3, 1000.0, 0)
+
+
+def test_the_subscriptions_of_a_topic_above_the_bound_share_a_series() -> None:
+    names = [durable(f"n{number}", number, 1000.0 - number, held=True) for number in range(MAX_SUBSCRIPTIONS + 3)]
+    found = subscriptions(statistics(topic("a", 1, names=names), topic("b", 2, names=[durable("n0")])))
+    assert len(found) == MAX_SUBSCRIPTIONS + 2
+    last = MAX_SUBSCRIPTIONS + 2
+    assert found["a", ""] == (last, 1000.0 - last, 3)
+    assert found["a", f"n{MAX_SUBSCRIPTIONS - 1}"] == (MAX_SUBSCRIPTIONS - 1, 1000.0 - MAX_SUBSCRIPTIONS + 1, 1)
+    assert found["b", "n0"] == (0, 1000.0, 0)
+
+
+def test_the_subscriptions_of_all_topics_are_bounded() -> None:
+    names = [durable(f"n{number}", 5) for number in range(MAX_SUBSCRIPTIONS)]
+    topics = [topic(f"t{number}", number, names=names) for number in range(1, MAX_SERIES + 11)]
+    topics[-1] = topic("t", MAX_SERIES + 11, names=[durable("slow", 9)])
+    found = subscriptions(statistics(*topics))
+    own = [name for _, name in found if name]
+    assert len(own) == MAX_SERIES
+    assert len(found) == MAX_SERIES + (MAX_SERIES - MAX_SERIES // MAX_SUBSCRIPTIONS) + 1
+    assert found["t1000", ""] == (5, 1000.0, 0)
+    assert found["", ""] == (9, 1000.0, 0)
+
+
 def test_a_topic_that_keeps_nothing() -> None:
     found = samples(statistics(topic("new", 1, first=0, last=0, messages=0)))
     assert found["omq_broker_topic_messages", (("topic", "new"),)] == 0
@@ -88,6 +162,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 def test_lines_that_were_kept_are_those_of_a_new_page(accept: str, parse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Topics are created, changed and deleted around the bound of `MAX_SERIES`."""
     monkeypatch.setattr("omq.broker.http.metrics.MAX_SERIES", 5)
+    monkeypatch.setattr("omq.broker.http.metrics.MAX_SUBSCRIPTIONS", 2)
     chance, page = random.Random(7), MetricsPage()
     topics: dict[int, TopicStats] = {}
     for number in range(1, 200):
@@ -95,7 +170,9 @@ def test_lines_that_were_kept_are_those_of_a_new_page(accept: str, parse: Any, m
             if chance.random() < 0.4:
                 del topics[id]
             else:
-                topics[id] = topic(topics[id]["name"], id, published=number, bytes=chance.randrange(1000))
+                names = [durable(HOSTILE * at, chance.randrange(9)) for at in range(1, chance.randrange(5))]
+                changes: dict[str, Any] = {"published": number, "bytes": chance.randrange(1000), "names": names}
+                topics[id] = topic(topics[id]["name"], id, **changes)
         if len(topics) < 9:
             topics[number] = topic(f"t{number}\u2028{HOSTILE}", number)
         stats = statistics(*chance.sample([*topics.values()], len(topics)))
@@ -112,6 +189,6 @@ def test_topics_that_have_not_changed_are_not_encoded_again(monkeypatch: pytest.
     page, idle, busy = MetricsPage(), topic("idle", 1), topic("busy", 2)
     page.encode(statistics(idle, busy))
     encoded: list[str] = []
-    monkeypatch.setattr("omq.broker.http.metrics._row", lambda one: encoded.append(one["name"]) or (0,) * 14)
+    monkeypatch.setattr("omq.broker.http.metrics._row", lambda one: encoded.append(one["name"]) or (0,) * len(SAMPLES))
     page.encode(statistics(idle, topic("busy", 2, published=1001)))
     assert encoded == ["busy"]

@@ -1,21 +1,96 @@
-"""The documentation lists exactly the metrics that exist."""
+"""The documentation lists exactly the metrics that exist; alert rules and dashboard use only these."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
-from omq.broker.http.metrics import MAX_SERIES, MetricsPage
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from omq.broker.http.metrics import MAX_SERIES, MAX_SUBSCRIPTIONS, MetricsPage
 from tests.support.broker_stats import statistics, topic
 
-PAGE = (Path(__file__).parents[4] / "docs" / "reference" / "broker.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[4] / "docs"
+PAGE = (DOCS / "reference" / "broker-metrics.md").read_text(encoding="utf-8")
+EXAMPLES = DOCS / "examples" / "monitoring"
+RULES = yaml.safe_load((EXAMPLES / "omq-broker.rules.yml").read_text(encoding="utf-8"))
+DASHBOARD = json.loads((EXAMPLES / "omq-broker.dashboard.json").read_text(encoding="utf-8"))
+
+DURABLE = {"name": "n", "position": 1, "lag": 2, "held": True, "active": 3.0}
+TEXT = MetricsPage().encode(statistics(topic("a", 1, names=[DURABLE])))[0].decode()
+#: The labels of each sample.
+LABELS = {
+    sample.name: set(sample.labels) for family in text_string_to_metric_families(TEXT) for sample in family.samples
+}
+#: Labels that Prometheus adds.
+TARGET = {"job", "instance"}
+METRIC = re.compile(r"\b(?:omq_broker|process)_\w+")
+GROUPING = re.compile(r"\b(?:by|on|without|group_left)\s*\(([\w\s,]*)\)")
+SELECTOR = re.compile(r"((?:omq_broker|process)_\w+)\{([^}]*)\}")
+
+
+def alerts() -> list[dict[str, Any]]:
+    return [rule for group in RULES["groups"] for rule in group["rules"]]
+
+
+def expressions() -> list[str]:
+    panels = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
+    return [alert["expr"] for alert in alerts()] + panels
 
 
 def test_every_metric_is_on_the_page() -> None:
-    text, _ = MetricsPage().encode(statistics(topic("a", 1)))
-    ours = set(re.findall(r"^# TYPE (omq_broker\w+) ", text.decode(), re.MULTILINE))
+    ours = set(re.findall(r"^# TYPE (omq_broker\w+) ", TEXT, re.MULTILINE))
     assert set(re.findall(r"`(omq_broker\w+)`", PAGE)) == ours
 
 
-def test_the_page_names_the_bound() -> None:
-    assert f"the {MAX_SERIES:,} oldest topics" in PAGE
+def test_the_page_names_the_bounds() -> None:
+    text = " ".join(PAGE.split())
+    assert f"the {MAX_SERIES:,} oldest topics" in text
+    assert f"{MAX_SUBSCRIPTIONS} of one topic" in text
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_rules_and_dashboard_use_metrics_and_labels_that_exist(expression: str) -> None:
+    metrics = METRIC.findall(expression)
+    assert metrics or expression.startswith("up")
+    assert set(metrics) <= LABELS.keys()
+    for found in (re.findall(r"\w+", labels) for labels in GROUPING.findall(expression)):
+        assert set(found) <= TARGET.union(*(LABELS[metric] for metric in metrics))
+    for metric, selector in SELECTOR.findall(expression):
+        assert set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector)) <= LABELS[metric] | TARGET
+    assert all(expression.count(left) == expression.count(right) for left, right in ("()", "{}", "[]"))
+
+
+def test_every_alert_has_what_an_operator_needs() -> None:
+    names = [alert["alert"] for alert in alerts()]
+    assert len(names) == len(set(names)) > 10
+    for alert in alerts():
+        assert alert.keys() <= {"alert", "expr", "for", "labels", "annotations"}
+        assert alert["labels"]["severity"] in ("critical", "warning")
+        assert alert["annotations"].keys() == {"summary", "description"}
+        for template in alert["annotations"].values():
+            metrics = METRIC.findall(alert["expr"])
+            known = TARGET.union(*(LABELS.get(metric, set()) for metric in metrics))
+            assert set(re.findall(r"\$labels\.(\w+)", template)) <= known
+
+
+def test_the_guide_lists_the_alerts() -> None:
+    guide = (DOCS / "howto" / "monitor-the-broker.md").read_text(encoding="utf-8")
+    assert {*re.findall(r"^\| `(\w+)` \|", guide, re.MULTILINE)} == {alert["alert"] for alert in alerts()}
+
+
+def test_the_panels_of_the_dashboard_do_not_overlap() -> None:
+    places = [panel["gridPos"] for panel in DASHBOARD["panels"]]
+    cells = [
+        (x, y)
+        for place in places
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < 24
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(places)

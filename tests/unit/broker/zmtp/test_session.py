@@ -977,3 +977,63 @@ async def test_reack_acknowledges_for_an_earlier_session_of_the_same_topic():
         assert broker.store.store.ack_set(topic.id).floor == 2
         unnamed = session._transport.session(identity=b"n", hello=False)
         assert (await ask(unnamed, b"REACK", b"4", b"j", p.u64(topic.id), p.u64(1), p.u64(1)))[2] == b"state"
+
+
+# ------------------------------------------------------------------ statistics and log
+
+
+def recorded(broker):
+    """Returns the number of recorded publications by persistence."""
+    return {persistence: sum(one.counts) for persistence, one in broker.publish_latency.items() if sum(one.counts)}
+
+
+async def test_stored_publications_are_counted_by_persistence():
+    async with core() as broker:
+        session = await prepared(broker)
+        await broker.create("memory", persistence="transient")
+        assert (await ask(session, b"APPEND", b"1", b"t", RECORDS))[0] == b"PUBLISHED"
+        assert (await ask(session, b"PUBLISH", b"1", b"t", b"body"))[0] == b"PUBLISHED"
+        assert (await ask(session, b"APPEND", b"1", b"memory", RECORDS, b"p", p.u64(1), p.u64(1)))[0] == b"PUBLISHED"
+        assert recorded(broker) == {"weak": 2, "transient": 1}
+        assert 0 < broker.publish_latency["weak"].seconds < 60
+
+
+async def test_refused_publications_are_not_counted():
+    async with core() as broker:
+        session = await prepared(broker, max_messages=1, overflow="reject")
+        assert (await ask(session, b"APPEND", b"1", b"t", RECORDS))[2] == b"full"
+        assert (await ask(session, b"APPEND", b"1", b"t", b"junk"))[2] == b"syntax"
+        assert (await ask(session, b"APPEND", b"1", b"nowhere", RECORDS))[2] == b"topic"
+        assert recorded(broker) == {}
+
+
+async def test_a_publication_of_a_lost_connection_is_counted():
+    async with core() as broker:
+        session = await prepared(broker)
+        session.handle([b"APPEND", b"1", b"t", RECORDS])
+        session.connection_lost()
+        await until(lambda: recorded(broker) == {"weak": 1})
+
+
+async def test_a_session_lists_what_it_holds():
+    async with core() as broker:
+        session = await prepared(broker)
+        assert session.held() == {"in_flight": 0, "consumed": [], "durables": []}
+        await broker.create("jobs", delivery="round-robin", persistence="weak")
+        await ask(session, b"APPEND", b"1", b"jobs", RECORDS)
+        await ask(session, b"SUBSCRIBE", b"s", b"t", b"{}")
+        for number in range(30):
+            await ask(session, b"SUBSCRIBE", b"d%d" % number, b"t", j(name=f"n{number:02}"))
+        session.handle([b"CONSUME", b"c", b"jobs", b"{}"])
+        await until(lambda: session.in_flight == 2)
+        held = session.held()
+        assert (held["in_flight"], held["consumed"]) == (2, ["jobs"])
+        assert held["durables"] == [f"t/n{number:02}" for number in range(20)]
+
+
+async def test_durable_subscriptions_are_listed_by_name():
+    async with core() as broker:
+        session = await prepared(broker)
+        for name in ("b", "a"):
+            await ask(session, b"SUBSCRIBE", name.encode(), b"t", j(name=name))
+        assert [one["name"] for one in json.loads((await ask(session, b"DURABLES", b"1", b"t"))[2])] == ["a", "b"]
