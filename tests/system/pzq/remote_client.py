@@ -9,6 +9,7 @@ from typing import Any
 from omq.errors import ReceiveTimeout
 from omq.pzq import Consumer, NotReplicated, Producer, ProduceTimeout
 from tests.support.libzmq_pzq_clients import figures
+from tests.support.waits import until
 
 
 def produce(endpoint: str, bodies: list[str], timeout: float) -> str:
@@ -37,10 +38,15 @@ def consume(endpoint: str, count: int, timeout: float) -> list[str]:
     return found
 
 
+def wait(endpoint: str, name: str, value: int) -> None:
+    """Waits until a counter of a node has a value."""
+    until(lambda: figures(endpoint)[name] == value, lambda: figures(endpoint))
+
+
 def main() -> None:
     """Runs the command."""
     what: list[Any] = json.loads(sys.argv[1])
-    does = {"produce": produce, "consume": consume, "figures": figures}
+    does = {"produce": produce, "consume": consume, "wait": wait}
     print(json.dumps(does[what[0]](*what[1:])))
 
 

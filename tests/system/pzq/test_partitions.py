@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.network_namespaces import Hosts, Unavailable
-from tests.support.pzq_nodes import ROOT, Node, running, until
+from tests.support.pzq_nodes import ROOT, Node, running
 
 pytestmark = pytest.mark.timeout(120)
 NAMES = ("one", "two", "three")
@@ -55,9 +55,9 @@ class Net:
         found: list[str] = self.ask(number, "consume", self.nodes[number].send, count, timeout)
         return found
 
-    def figures(self, number: int) -> dict[str, Any]:
-        found: dict[str, Any] = self.ask(number, "figures", self.nodes[number].monitor)
-        return found
+    def wait(self, number: int, name: str, value: int) -> None:
+        """Waits until a counter of a node has a value."""
+        self.ask(number, "wait", self.nodes[number].monitor, name, value)
 
     def cut(self, one: int, other: int, *, back: bool = False) -> None:
         """Nothing gets from one host to another any more, or it does again."""
@@ -67,11 +67,13 @@ class Net:
 
     def whole(self) -> None:
         """Waits until all nodes are alive."""
-        until(lambda: all(self.figures(number)["nodes_alive"] == 3 for number in range(3)), "all are alive")
+        for number in range(3):
+            self.wait(number, "nodes_alive", 3)
 
     def empty(self) -> None:
         """Waits until nothing is left."""
-        until(lambda: all(self.figures(number)["messages"] == 0 for number in range(3)), "all is acknowledged")
+        for number in range(3):
+            self.wait(number, "messages", 0)
 
 
 @pytest.fixture
@@ -109,7 +111,7 @@ def test_two_against_one(net: Net) -> None:
 def test_a_node_that_receives_nothing_from_the_owner_does_not_take_over(net: Net) -> None:
     assert net.produce(0, "a", "b") == "stored"
     net.cut(0, 1)
-    until(lambda: net.figures(1)["nodes_alive"] == 2, "the second does not receive from the first")
+    net.wait(1, "nodes_alive", 2)  # the second does not receive from the first
     assert net.consume(1, 1, timeout=2) == []
     assert net.consume(0, 1) == ["a"]
     assert net.produce(0, "c") == "stored"
