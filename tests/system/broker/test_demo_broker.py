@@ -49,7 +49,7 @@ def test_nothing_is_lost_while_the_broker_is_killed(tree: Path, tmp_path: Path) 
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interruption_leaves_no_process_and_no_file(tree: Path, tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, DEMO, "--dir", str(tree), "--seconds", "60"]
     process = subprocess.Popen(

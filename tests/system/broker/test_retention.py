@@ -154,10 +154,10 @@ def test_a_killed_broker_keeps_what_the_reader_has_not_and_publishes_nothing_twi
     tmp_path: Path, free_port: int
 ) -> None:
     arguments = (tmp_path / "data", "--bind", f"tcp://127.0.0.1:{free_port}", "--http", "127.0.0.1:0", *TOPICS)
-    bodies = [b"%d" % number for number in range(30)]
+    bodies = [b"%d" % number for number in range(24)]
     read: list[bytes] = []
     publisher = None
-    for _ in range(3):
+    for _ in range(2):
         with broker(tmp_path, *arguments) as started:
             endpoints = started.serving()
             publisher = publisher or Publisher(endpoints["zmtp"], bodies)
