@@ -81,10 +81,14 @@ MUTATIONS = {
 }
 
 
-#: They take a second each, and a larger case that is slow, or one that is alike, has their states as well.
+#: They take a second or more, and a larger case that is slow, or one that is alike, has their states as well.
 SECONDS = (
     "an owner who asks without waiting, and for a while",
+    "an owner, a bound, and reads that take all",
+    "two callers, and signals",
     "two callers, one for a while",
+    "a handler that takes its time",
+    "a descriptor for the user while another thread waits",
     "a descriptor that is given back",
 )
 

@@ -150,23 +150,11 @@ def test_any_bytes_are_expressions_or_the_one_fault(text, cuts):
 @pytest.mark.parametrize(
     "unit",
     [
-        b"(",
-        b"a",
-        b'"',
-        b'"a',
-        b"\\",
-        b"#",
-        b"#|",
-        b"|#",
-        b"#;",
-        b";",
-        b" ",
-        b"()",
-        b"\\1",
-        b'"\\',
-        b'#| "',
-        b"(\n",
-        b"\r",
+        *(b"(", b"a", b'"a', b"#|", b"#;", b";", b"\\1", b'#| "'),
+        *(
+            pytest.param(unit, marks=pytest.mark.slow)
+            for unit in (b'"', b"\\", b"#", b"|#", b" ", b"()", b'"\\', b"(\n", b"\r")
+        ),
     ],
 )
 def test_endless_input_costs_no_more_than_its_length(unit):
