@@ -1,9 +1,10 @@
-"""A client on a host of its own: its argument is a command, its output the result as one line of JSON."""
+"""A client on a host of its own: it reads commands and prints their results, each as one line of JSON."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from omq.errors import ReceiveTimeout
@@ -44,10 +45,11 @@ def wait(endpoint: str, name: str, value: int) -> None:
 
 
 def main() -> None:
-    """Runs the command."""
-    what: list[Any] = json.loads(sys.argv[1])
-    does = {"produce": produce, "consume": consume, "wait": wait}
-    print(json.dumps(does[what[0]](*what[1:])))
+    """Runs the commands."""
+    does: dict[str, Callable[..., Any]] = {"produce": produce, "consume": consume, "wait": wait}
+    for line in sys.stdin:
+        name, *arguments = json.loads(line)
+        print(json.dumps(does[name](*arguments)), flush=True)
 
 
 if __name__ == "__main__":

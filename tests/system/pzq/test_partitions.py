@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ PORTS = [11131, 11132, 11134, 11133]
 
 
 class Net:
-    """Nodes, and what is between them."""
+    """Nodes, a client on the host of each, and the network between them."""
 
     def __init__(self, hosts: Hosts) -> None:
         self.hosts = hosts
@@ -37,15 +38,30 @@ class Net:
             )
             for number, name in enumerate(NAMES)
         ]
+        client = (sys.executable, "-m", "tests.system.pzq.remote_client")
+        self.clients = [
+            subprocess.Popen(
+                hosts.command(name, *client), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            for name in NAMES
+        ]
+
+    def close(self) -> None:
+        """Ends the clients."""
+        for client in self.clients:
+            client.kill()
+            client.communicate()
 
     def ask(self, number: int, *what: Any) -> Any:
         """Has a client do something on a node's host."""
-        command = self.hosts.command(
-            NAMES[number], sys.executable, "-m", "tests.system.pzq.remote_client", json.dumps(what)
-        )
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        client = self.clients[number]
+        assert client.stdin is not None
+        assert client.stdout is not None
+        client.stdin.write(json.dumps(what) + "\n")
+        client.stdin.flush()
+        answer = client.stdout.readline()
+        assert answer, "the client has ended"
+        return json.loads(answer)
 
     def produce(self, number: int, *bodies: str) -> str:
         result: str = self.ask(number, "produce", self.nodes[number].receive, bodies, 10)
@@ -82,11 +98,9 @@ def net(tmp_path: Path) -> Iterator[Net]:
         hosts = Hosts(tmp_path, *NAMES)
     except Unavailable as error:
         pytest.skip(str(error))
-    with hosts:
-        made = Net(hosts)
-        with running(made.nodes):
-            made.whole()
-            yield made
+    with hosts, closing(Net(hosts)) as made, running(made.nodes):
+        made.whole()
+        yield made
 
 
 def test_two_against_one(net: Net) -> None:
