@@ -72,6 +72,7 @@ def drain(node: Node, count: int) -> set[int]:
     return got
 
 
+@pytest.mark.slow
 def test_a_replica_whose_disk_is_full_leaves_it_to_the_others(tmp_path: Path, small_disk: int) -> None:
     with nodes_of(tmp_path, "--replicas", "1") as nodes:
         with Producer(nodes[0].receive) as producer:
