@@ -29,12 +29,12 @@ def explore(cluster: Cluster, faults: int, rounds: int, seconds: float, *, heal_
         faults: How many may happen on a way.
         rounds: How long a way is.
         seconds: Of a processor, after which it ends in any case: how long it takes depends on the machine.
-        heal_all: Whether all states at the end of a way are checked for healing, or one of eight.
+        heal_all: Checks all states at the end of a way for healing, and one of eight others; or else one of 32.
 
     Returns:
         How many states there are, and whether these are all.
     """
-    end = time.process_time() + seconds
+    end, sample = time.process_time() + seconds, 32 if heal_all else 8
     seen = {hashlib.blake2b(cluster.mark(), digest_size=12).digest()}
     waiting: deque[tuple[Cluster, tuple[Event, ...]]] = deque([(cluster, ())])
     while waiting:
@@ -53,7 +53,7 @@ def explore(cluster: Cluster, faults: int, rounds: int, seconds: float, *, heal_
                 if len(way) + 1 < rounds:
                     waiting.append((after, (*way, event)))
                 # The others come to it by being idle.
-                if mark[0] < 32 or (heal_all and len(way) + 1 == rounds):
+                if mark[0] < sample or (heal_all and len(way) + 1 == rounds):
                     after.copy().check_healing()
             except Broken as broken:
                 raise Broken(f"{broken}, after {[*way, event]}") from None

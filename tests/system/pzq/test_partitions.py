@@ -38,23 +38,22 @@ class Net:
             )
             for number, name in enumerate(NAMES)
         ]
-        client = (sys.executable, "-m", "tests.system.pzq.remote_client")
-        self.clients = [
-            subprocess.Popen(
-                hosts.command(name, *client), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
-            for name in NAMES
-        ]
+        self._clients: dict[int, subprocess.Popen[str]] = {}
 
     def close(self) -> None:
         """Ends the clients."""
-        for client in self.clients:
+        for client in self._clients.values():
             client.kill()
             client.communicate()
 
     def ask(self, number: int, *what: Any) -> Any:
         """Has a client do something on a node's host."""
-        client = self.clients[number]
+        if number not in self._clients:
+            command = self.hosts.command(NAMES[number], sys.executable, "-m", "tests.system.pzq.remote_client")
+            self._clients[number] = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+        client = self._clients[number]
         assert client.stdin is not None
         assert client.stdout is not None
         client.stdin.write(json.dumps(what) + "\n")
