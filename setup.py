@@ -9,6 +9,7 @@ OMQ_FUZZ       the same, and coverage for libFuzzer: with clang (`make fuzz`)
 OMQ_RACES      ThreadSanitizer
 OMQ_ANNOTATE   an HTML page a module, with the Python interactions marked
 OMQ_QUICK      compiled without optimization, for a build that is only tried
+OMQ_NO_CORE    without the compiled modules, which `build_ext --inplace` makes later (`make` in a clone)
 """
 
 import os
@@ -79,6 +80,8 @@ def without_traces(code: str) -> str:
 # A source archive, and the questions that pip asks before it builds one, need no C.
 if sys.argv[1:2] in (["egg_info"], ["dist_info"], ["sdist"]):
     modules = extensions
+elif switch("OMQ_NO_CORE"):
+    modules = []
 else:
     modules = cythonize(
         extensions,

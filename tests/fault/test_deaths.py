@@ -19,6 +19,7 @@ import zmq
 import omq
 import omq.asyncio
 from tests.fault.crashing_peer import OTHER
+from tests.support.parameters import each_value_once
 from tests.support.ports import held
 from tests.support.socket_types import ONE_PART
 
@@ -28,6 +29,7 @@ BOUND = 10.0  # seconds for whatever must come
 KINDS = ("PUSH", "DEALER", "REQ", "SCATTER", "CLIENT", "CHANNEL")
 WAYS = ("kill", "close", "reset", "half")
 TWINS = ("blocking", "free", "busy")
+SCHEMES = ("tcp", "ipc")
 
 
 class Mortal:
@@ -219,9 +221,7 @@ def drawn(seed: int) -> tuple[str, str, str, str, float, int]:
     return chance.choice(KINDS), chance.choice(TWINS), scheme, way, pause, chance.randint(1, 30)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("twin", TWINS)
-@pytest.mark.parametrize("scheme", ["tcp", "ipc"])
+@each_value_once(scheme=SCHEMES, twin=TWINS, way=WAYS)
 def test_what_is_sent_after_a_death_is_the_next_peers(scheme, twin, way, tmp_path):
     if scheme == "ipc" and way == "reset":
         pytest.skip("ipc knows no reset")
@@ -229,14 +229,12 @@ def test_what_is_sent_after_a_death_is_the_next_peers(scheme, twin, way, tmp_pat
     play(chance.choice(KINDS), twin, scheme, way, chance.choice((0.0, 0.001, 0.003)), chance.randint(1, 30), tmp_path)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("twin", TWINS)
+@each_value_once(twin=TWINS, kind=KINDS)
 def test_so_are_messages_that_were_sealed_for_the_dead_peer(twin, kind, tmp_path):
     play(kind, twin, "curve", "kill", 0.001, 20, tmp_path)
 
 
-@pytest.mark.parametrize("scheme", ["tcp", "ipc"])
-@pytest.mark.parametrize("twin", TWINS)
+@each_value_once(twin=TWINS, scheme=SCHEMES)
 def test_a_request_that_names_its_reply_is_the_next_peers_too(twin, scheme, tmp_path):
     play("REQ", twin, scheme, "kill", 0.001, 1, tmp_path, req_relaxed=True, req_correlate=True)
 

@@ -72,6 +72,7 @@ def drain(node: Node, count: int) -> set[int]:
     return got
 
 
+@pytest.mark.slow
 def test_a_replica_whose_disk_is_full_leaves_it_to_the_others(tmp_path: Path, small_disk: int) -> None:
     with nodes_of(tmp_path, "--replicas", "1") as nodes:
         with Producer(nodes[0].receive) as producer:
@@ -115,6 +116,7 @@ def test_a_node_whose_disk_is_full_takes_over(tmp_path: Path, small_disk: int) -
         assert "Traceback" not in nodes[small].log.read_text()
 
 
+@pytest.mark.slow
 def test_a_message_is_not_replicated_where_too_few_have_room(tmp_path: Path, small_disk: int) -> None:
     with nodes_of(tmp_path, "--replicas", "2") as nodes, Producer(nodes[0].receive) as producer:
         _, sent = refused(producer, NotReplicated)
@@ -145,13 +147,13 @@ def test_an_owner_whose_disk_is_full_refuses_and_takes_again(tmp_path: Path, sma
 
 
 @needs_strace
-@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("failing", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_node_whose_syncs_fail_acknowledges_nothing_more(tmp_path: Path, failing: int) -> None:
     with nodes_of(tmp_path, "--hard-sync", "--replicas", "1", failing=failing) as nodes:
-        answered = 0
+        answered, count = 0, 100
         with raw(zmq.DEALER, nodes[0].receive) as producer:
             refused = False
-            for number in range(200):
+            for number in range(count):
                 producer.send_multipart([b"id", b"", b"%d." % number + BODY])
                 _, status, *_, text = producer.recv_multipart()
                 refused = refused or status == b"0"
@@ -161,7 +163,7 @@ def test_a_node_whose_syncs_fail_acknowledges_nothing_more(tmp_path: Path, faili
         assert figures(nodes[failing].monitor)["failed"]
         # A replica that fails is not missed: the third one has each message.
         assert refused == (failing == 0)
-        assert answered == 200 if failing else answered < 200
+        assert answered == count if failing else answered < count
         # strace ends with what it traces.
         os.kill(int((nodes[failing].database / "lock").read_text()), signal.SIGKILL)
         until(lambda: nodes[failing].process.poll() is not None, "it has ended")  # type: ignore[union-attr]
@@ -174,7 +176,13 @@ def test_a_node_whose_syncs_fail_acknowledges_nothing_more(tmp_path: Path, faili
         empty(nodes)
 
 
-@pytest.mark.parametrize("runs", [False, True], ids=["found at its start", "found while it runs"])
+@pytest.mark.parametrize(
+    "runs",
+    [
+        pytest.param(False, marks=pytest.mark.slow, id="found at its start"),
+        pytest.param(True, id="found while it runs"),
+    ],
+)
 def test_a_message_that_is_damaged_comes_back_from_a_replica(tmp_path: Path, runs: bool) -> None:
     marked = b"damaged" * 1000
     with nodes_of(tmp_path, "--replicas", "2", "--hard-sync") as nodes:

@@ -48,7 +48,7 @@ def test_a_full_disk_refuses_delivers_and_takes_again(small_disk: Path, hard_syn
         until(lambda: not figures(device.endpoints["monitor"])["full"], bound=20)
 
 
-@pytest.mark.parametrize("hard_sync", [False, True])
+@pytest.mark.parametrize("hard_sync", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_what_is_acknowledged_on_a_full_disk_makes_room_as_often_as_it_is_full(
     small_disk: Path, hard_sync: bool
 ) -> None:
@@ -57,7 +57,7 @@ def test_what_is_acknowledged_on_a_full_disk_makes_room_as_often_as_it_is_full(
         raw(zmq.DEALER, device.endpoints["receive"]) as producer,
         raw(zmq.ROUTER, device.endpoints["send"]) as consumer,
     ):
-        for _ in range(5):
+        for _ in range(3):
             kept, refused = 0, 0
             while refused < 20:
                 if asked(producer, b"id", b"", bytes(1000))[1] == b"1":

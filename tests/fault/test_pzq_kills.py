@@ -34,11 +34,12 @@ def killed(directory: Path, seed: int, hits: int) -> PzqChaos:
     return chaos
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_device_whose_world_is_killed_keeps_what_it_acknowledged(tmp_path: Path, seed: int) -> None:
     killed(tmp_path, seed, hits=2)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_what_was_answered_one_by_one_outlives_a_kill_right_behind_the_answer(tmp_path: Path) -> None:
     answered: list[bytes] = []

@@ -173,7 +173,7 @@ def flips(original: Path, truth: Truth, seed: int, number: int) -> None:
 
 
 def test_flipped_bits_are_found(original: Path, truth: Truth) -> None:
-    flips(original, truth, 1, 15)
+    flips(original, truth, 1, 8)
 
 
 @pytest.mark.fault
@@ -229,7 +229,7 @@ def test_a_file_that_is_no_store_is_refused(original: Path, truth: Truth) -> Non
 
 def test_pages_of_zeros_are_found(original: Path, truth: Truth) -> None:
     size = (original / "strong/data.mdb").stat().st_size
-    for page in range(0, size, 4096 * 3):
+    for page in range(0, size, 4096 * 5):
 
         def blank(data: bytearray, page: int = page) -> bytes:
             data[page : page + 4096] = bytes(4096)

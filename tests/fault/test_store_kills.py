@@ -17,6 +17,7 @@ from tests.support.disks import needs_strace, strace
 SEEDS = int(os.environ.get("OMQ_FAULT_SEEDS", "200"))
 QUICK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 CALLS = ["pwrite64", "writev", "fdatasync"]
+slow = pytest.mark.slow  # each call is killed or fails in one of the three tests that run always
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def killed_somewhere(directory: Path, seed: int) -> None:
     history.check(directory)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_somewhere(directory: Path, seed: int) -> None:
     killed_somewhere(directory, seed)
 
@@ -75,7 +76,10 @@ def killed_at(directory: Path, call: str, number: int) -> bool:
 
 
 @needs_strace
-@pytest.mark.parametrize(("call", "number"), [("pwrite64", 9), ("writev", 6), ("fdatasync", 6)])
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [("pwrite64", 9), pytest.param("writev", 6, marks=slow), pytest.param("fdatasync", 6, marks=slow)],
+)
 def test_killed_at_a_call(directory: Path, call: str, number: int) -> None:
     # The number of calls depends on how writes are grouped.
     assert any(killed_at(directory / str(one), call, one) for one in (number, number // 2, 1))
@@ -114,7 +118,9 @@ def failing_at(directory: Path, call: str, number: int, error: str) -> History |
 
 
 @needs_strace
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    "call", [pytest.param("pwrite64", marks=slow), pytest.param("writev", marks=slow), "fdatasync"]
+)
 def test_after_a_failed_write_nothing_is_acknowledged(directory: Path, call: str) -> None:
     some = (failing_at(directory / str(number), call, number, "EIO") for number in (8, 6, 4, 2))
     history = next((one for one in some if one is not None), None)
@@ -138,7 +144,7 @@ def test_each_write_fails(directory: Path, call: str) -> None:
 @needs_strace
 def test_space_that_comes_back_is_used(directory: Path) -> None:
     # The number of calls depends on how writes are grouped.
-    some = (failing_at(directory / str(number), "writev", number, "ENOSPC") for number in (8, 6, 4, 2, 1))
+    some = (failing_at(directory / str(number), "writev", number, "ENOSPC") for number in (4, 2, 1))
     history = next((one for one in some if one is not None), None)
     assert history is not None
     assert "OutOfSpace" in history.failed

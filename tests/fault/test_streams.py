@@ -15,6 +15,7 @@ import omq
 from tests.fault.message_history import History, compose
 from tests.fault.stream_endpoints import CALL_TIMEOUT_S, End, collecting, echoing, outlives, runs, streaming
 from tests.support.chaos_proxy import DOWN, UP, Fault, Proxy, seeded
+from tests.support.parameters import each_value_once
 from tests.support.socket_types import GROUP
 from tests.support.waits import until
 
@@ -34,6 +35,7 @@ PIPES = [
 ]
 TALKS = [*((*ends, "DEALER", "ROUTER") for ends in ENDS), *((*ends, "CLIENT", "SERVER") for ends in OURS)]
 FEEDS = [*((*ends, "PUB", "SUB") for ends in ENDS), *((*ends, "RADIO", "DISH") for ends in OURS)]
+SCHEMES = ("tcp", "ipc")
 HARMLESS = ("split", "delay")
 DEADLY = ("reset", "drop", "half_close")
 _HANDSHAKE = 92  # bytes of greeting and READY of a PUSH or PULL
@@ -46,12 +48,12 @@ def proxy():
         yield one
 
 
-@pytest.fixture(params=["tcp", "ipc"])
-def where(request, tmp_path):
-    """Endpoints for the listener and for the proxy, made one after the other."""
+@pytest.fixture
+def where(scheme, tmp_path):
+    """Endpoints of the test's scheme for the listener and for the proxy, made one after the other."""
 
     def fresh():
-        return "tcp://127.0.0.1:0" if request.param == "tcp" else f"ipc://{tmp_path}/{next(_names)}"
+        return "tcp://127.0.0.1:0" if scheme == "tcp" else f"ipc://{tmp_path}/{next(_names)}"
 
     return fresh
 
@@ -74,8 +76,7 @@ def finish(*ends):
     last.join()
 
 
-@pytest.mark.parametrize(("sender", "receiver", "kind", "other"), PIPES)
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 10))])
+@each_value_once(sender__receiver__kind__other=PIPES, scheme=SCHEMES, seed=range(1, 10))
 def test_a_pipeline_that_is_cut_again_and_again(proxy, where, sender, receiver, kind, other, seed):
     history, count = History(), 1500
     pull = End(receiver, other, collecting(history, "pull"), where(), bind=True)
@@ -87,7 +88,7 @@ def test_a_pipeline_that_is_cut_again_and_again(proxy, where, sender, receiver, 
     assert runs(history, 1) <= link.accepted - 1
 
 
-@pytest.mark.parametrize(("sender", "receiver"), ENDS)
+@each_value_once(sender__receiver=ENDS, scheme=SCHEMES)
 def test_nothing_is_lost_while_nothing_is_cut(proxy, where, sender, receiver):
     """Every byte alone, pieces that wait, and a network that stands still for a while."""
     history, count = History(), 120
@@ -109,8 +110,7 @@ def test_nothing_is_lost_while_nothing_is_cut(proxy, where, sender, receiver):
     assert link.accepted == 1
 
 
-@pytest.mark.parametrize(("sender", "receiver", "kind", "other"), TALKS)
-@pytest.mark.parametrize("seed", [4, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 10))])
+@each_value_once(sender__receiver__kind__other=TALKS, scheme=SCHEMES, seed=range(4, 10))
 def test_a_client_and_its_server_in_both_directions(proxy, where, sender, receiver, kind, other, seed):
     history = History()
     router = End(receiver, other, echoing(history, 2, "router"), where(), bind=True)
@@ -140,7 +140,7 @@ def test_a_client_and_its_server_in_both_directions(proxy, where, sender, receiv
     assert runs(history, 1) <= link.accepted - 1
 
 
-@pytest.mark.parametrize(("sender", "receiver"), [pair for pair in ENDS if pair[0] != "libzmq"])
+@each_value_once(sender__receiver=[pair for pair in ENDS if pair[0] != "libzmq"], scheme=SCHEMES)
 def test_requests_get_their_own_reply_or_none(proxy, where, sender, receiver):
     history, unanswered = History(), []
     rep = End(receiver, "REP", echoing(history, 2, "rep"), where(), bind=True)
@@ -182,7 +182,7 @@ def test_requests_get_their_own_reply_or_none(proxy, where, sender, receiver):
     assert len(unanswered) <= link.accepted - 1
 
 
-@pytest.mark.parametrize(("sender", "receiver", "kind", "other"), FEEDS)
+@each_value_once(sender__receiver__kind__other=FEEDS, scheme=SCHEMES)
 def test_a_feed_that_is_cut_goes_on(proxy, where, sender, receiver, kind, other):
     history, count = History(), 2000
     wanted = {"join": GROUP} if other == "DISH" else {"subscribe": b""}
@@ -223,8 +223,7 @@ def test_what_a_slow_subscriber_misses_is_counted(proxy):
     assert len(history.missing(1)) == dropped
 
 
-@pytest.mark.parametrize("twin", ["asyncio", "blocking"])
-@pytest.mark.parametrize("way", [UP, DOWN])
+@each_value_once(twin=["asyncio", "blocking"], way=[UP, DOWN], scheme=SCHEMES)
 def test_an_altered_byte_of_the_handshake_costs_a_connection_at_most(proxy, where, twin, way):
     """Each byte of greeting and READY in turn; the connection that follows is good."""
     history, offsets = History(), range(0, _HANDSHAKE, 5)
@@ -247,7 +246,7 @@ def _first(fault, number):
     return [fault] if number == 0 else []
 
 
-@pytest.mark.parametrize(("sender", "receiver"), ENDS)
+@each_value_once(sender__receiver=ENDS, scheme=SCHEMES)
 def test_bytes_that_vanish_leave_no_half_message(proxy, where, sender, receiver):
     """The network swallows all, then resets: what had begun is gone as a whole."""
     history, count = History(), 400

@@ -43,7 +43,7 @@ MUTATIONS = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_conformance(name: str) -> None:
-    assert sum(len(follow(CASES[name], seed, STEPS)) for seed in range(25)) > 100
+    assert sum(len(follow(CASES[name], seed, STEPS)) for seed in range(10)) > 50
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ CASES = {
     "an owner and a bound": Case(calls=(("recv0", "recv"),), peers=(3,), hwm=1),
     "an owner, a bound, and reads that take all": Case(calls=(("recv0", "recv"),), peers=(3,), hwm=1, gulp=True),
     "turns of one message": Case(calls=(("recv",),), peers=(2, 1), turn=1, works=True),
-    "an owner who sleeps for long": Case(calls=(("recv0", "recv"),), peers=(2, 1), sleeps_long=True),
+    "an owner who sleeps for long": Case(calls=(("recv0", "recv"),), peers=(2,), sleeps_long=True),
     "two callers": Case(calls=(("recv",), ("recv",)), peers=(1, 1)),
     "two callers, and signals": Case(calls=(("recv",), ("recv",)), peers=(1,), main=0),
     "one waits, one asks": Case(calls=(("recv",), ("recv0",)), peers=(2,)),
@@ -36,6 +36,7 @@ CASES = {
 }
 
 LARGE = {
+    "an owner who sleeps for long, and two peers": Case(calls=(("recv0", "recv"),), peers=(2, 1), sleeps_long=True),
     "an owner who does everything": Case(calls=(("recv0", "poll0", "recv", "timed"),), peers=(2, 1)),
     "two callers and two peers": Case(calls=(("recv",), ("recv",)), peers=(2, 1), main=0),
     "three callers": Case(calls=(("recv",), ("recv",), ("recv",)), peers=(1,)),
@@ -81,10 +82,14 @@ MUTATIONS = {
 }
 
 
-#: They take a second each, and a larger case that is slow, or one that is alike, has their states as well.
+#: They take a second or more, and a larger case that is slow, or one that is alike, has their states as well.
 SECONDS = (
     "an owner who asks without waiting, and for a while",
+    "an owner, a bound, and reads that take all",
+    "two callers",
     "two callers, one for a while",
+    "a handler that takes its time",
+    "a descriptor for the user while another thread waits",
     "a descriptor that is given back",
 )
 

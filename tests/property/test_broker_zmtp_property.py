@@ -8,13 +8,14 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from omq._core import blocks
 from omq.broker import Server
 from omq.broker import protocol as p
 from omq.broker.zmtp.session import ClientSession
+from tests.support.hypothesis_profiles import examples
 from tests.support.libzmq_broker_client import RawClient, record
 
 pytestmark = pytest.mark.timeout(300)
@@ -147,7 +148,7 @@ def other(endpoint: str) -> Iterator[OtherClient]:
     one.client.close()
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
 @given(sent=st.lists(MESSAGES, max_size=30), asks=st.booleans())
 def test_random_messages_of_one_client_lose_nothing_of_another(
     endpoint: str, other: OtherClient, sent: list[list[bytes]], asks: bool, caplog: pytest.LogCaptureFixture

@@ -116,7 +116,7 @@ class MatcherMachine(RuleBasedStateMachine):
         assert len(self.matcher.prefixes()) == len(self.model.prefixes())
 
 
-MatcherMachine.TestCase.settings = examples(100, stateful_step_count=40)
+MatcherMachine.TestCase.settings = examples(50, stateful_step_count=40)
 TestMatcher = MatcherMachine.TestCase
 
 

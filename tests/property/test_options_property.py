@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from omq.errors import OptionError
 from omq.options import Options
 from omq.types import SocketType
+from tests.support.hypothesis_profiles import examples
 
 FIELDS = [field.name for field in dataclasses.fields(Options)]
 
@@ -42,6 +43,7 @@ T = SocketType
 
 
 @pytest.mark.parametrize("kind", [T.XPUB, T.ROUTER, T.SUB, T.REQ, T.PEER, T.RADIO, T.DISH, T.STREAM])
+@examples(40)
 @given(name=st.sampled_from(FIELDS), value=values)
 def test_any_value_is_taken_or_refused_by_name(kind: SocketType, name: str, value: object) -> None:
     refusal = ""

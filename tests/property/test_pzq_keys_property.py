@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from omq.pzq.cluster.keys import KeyMap, Keys, KeysById, PositionMap, RecentKeys, StoredAt, split
+from tests.support.hypothesis_profiles import examples
 
 HEADS = [f"{when}|0123abcd-4567-8007-{number:04x}-" for when, number in ((17, 0x8000), (170, 0xBFFF))]
 RUNS = st.builds(
@@ -98,6 +99,7 @@ class KeysComparison(RuleBasedStateMachine):
         assert sorted(self.recent) == sorted(self.last)
 
 
+KeysComparison.TestCase.settings = examples(40)
 TestKeysComparison = pytest.mark.timeout(120)(KeysComparison.TestCase)
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from omq.broker.errors import SyntaxFault
 from omq.broker.sexp.syntax import MAX_DEPTH, SexpParser, encode, parse
+from tests.support.hypothesis_profiles import examples
 
 ATOMS = st.one_of(
     st.binary(max_size=12),
@@ -113,14 +114,14 @@ def test_what_is_written_reads_as_the_same(expression):
     assert text.isascii()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(60, suppress_health_check=[HealthCheck.too_slow])
 @given(EXPRESSIONS.flatmap(lambda one: st.tuples(st.just(one), written(one))))
 def test_every_way_to_write_it_reads_as_the_same(pair):
     expression, text = pair
     assert parse(text) == expression
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(40, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(EXPRESSIONS.flatmap(lambda one: st.tuples(st.just(one), written(one))), max_size=4),
     st.lists(st.integers(0, 10_000), max_size=20),
@@ -139,7 +140,7 @@ PIECES = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(PIECES, max_size=30).map(b"".join), st.lists(st.integers(0, 100), max_size=5))
 def test_any_bytes_are_expressions_or_the_one_fault(text, cuts):
     whole = read([text])
@@ -150,23 +151,11 @@ def test_any_bytes_are_expressions_or_the_one_fault(text, cuts):
 @pytest.mark.parametrize(
     "unit",
     [
-        b"(",
-        b"a",
-        b'"',
-        b'"a',
-        b"\\",
-        b"#",
-        b"#|",
-        b"|#",
-        b"#;",
-        b";",
-        b" ",
-        b"()",
-        b"\\1",
-        b'"\\',
-        b'#| "',
-        b"(\n",
-        b"\r",
+        *(b"(", b"a", b'"a', b"#|", b"#;", b";", b"\\1", b'#| "'),
+        *(
+            pytest.param(unit, marks=pytest.mark.slow)
+            for unit in (b'"', b"\\", b"#", b"|#", b" ", b"()", b'"\\', b"(\n", b"\r")
+        ),
     ],
 )
 def test_endless_input_costs_no_more_than_its_length(unit):

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from omq._core import blocks
@@ -23,6 +23,7 @@ from omq.store.interface import (
     Stage,
     Trim,
 )
+from tests.support.hypothesis_profiles import examples
 from tests.support.open_store import Opened
 
 QUICK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -102,7 +103,7 @@ def state(log: Opened) -> Any:
     return seen
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(25, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(STEP, max_size=25), st.sampled_from(["strong", "weak"]))
 def test_disk_and_memory_do_the_same(steps: list[tuple[Any, ...]], kind: str) -> None:
     with tempfile.TemporaryDirectory(dir=QUICK) as path, Opened.in_memory() as memory:

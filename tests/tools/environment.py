@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,9 +90,12 @@ class Environment:
         # setup.py may compile the core in another way now, which Cython's own check does not notice.
         for source in (self._root / "omq/_core").rglob("*.c"):
             source.unlink()
+        (self._path / ".core").unlink(missing_ok=True)
         project = tomllib.loads((self._root / "pyproject.toml").read_text())
         install(self.python, project["build-system"]["requires"], cwd=self._root)
-        install(self.python, ["--no-build-isolation", "--editable", f".[{extras}]"], cwd=self._root)
+        # pip would compile the core in a temporary directory, where later builds do not find the objects.
+        env = {"OMQ_NO_CORE": "1"}
+        install(self.python, ["--no-build-isolation", "--editable", f".[{extras}]"], cwd=self._root, env=env)
 
     def _stamp(self, name: str) -> None:
         (self._path / f".{name}").touch()
@@ -107,11 +110,13 @@ class Environment:
             sys.exit(status)
 
 
-def install(python: Path, requirements: Sequence[str], cwd: Path | None = None) -> None:
+def install(
+    python: Path, requirements: Sequence[str], cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> None:
     """Installs requirements into the virtual environment of an interpreter; exits if that fails."""
     command: list[str | Path] = [python, "-m", "pip", "--require-virtualenv", "install", "--quiet", *requirements]
-    env = {**os.environ, "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    status = subprocess.run(command, cwd=cwd, env=env, check=False).returncode
+    own = {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    status = subprocess.run(command, cwd=cwd, env={**os.environ, **own, **(env or {})}, check=False).returncode
     if status:
         sys.exit(status)
 

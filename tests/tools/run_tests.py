@@ -6,7 +6,7 @@ The parts, in their order:
 lint      ruff, and the format of the sources
 types     mypy; runs next to the core's tests
 core      tests of the core in a build that checks its indexes and invariants, in several processes
-parallel  every other test that is not slow, in several processes
+parallel  every other test that is not slow, in several processes; those of `core` only if that part does not run
 alone     tests that measure time or count resources of the machine, one after the other
 debug     unit tests in the build of `core`, in one process; only where --only names it
 fault     tests that kill programs and damage disks, in several processes; only where --only names it
@@ -75,6 +75,7 @@ class Run:
     def __init__(self, parts: Sequence[str], jobs: int, slow: bool, args: Sequence[str]) -> None:
         self._parts = parts
         self._spread = ("-n", str(jobs))
+        self._slow = slow
         self._marker = "not fault" if slow else "not slow and not fault"
         self._options = ("--hypothesis-profile=long",) if slow else ()
         self._args = args
@@ -97,7 +98,10 @@ class Run:
                 self._tests("chosen", self._marker, *self._options, *self._args)
         else:
             if "parallel" in self._parts:
-                self._tests("parallel", f"{self._marker} and not alone", *self._spread, *self._options)
+                # With --slow they have tests that the part `core` leaves out.
+                twice = CORE_TESTS if "core" in self._parts and not self._slow else ()
+                ignored = [f"--ignore={path}" for path in twice]
+                self._tests("parallel", f"{self._marker} and not alone", *self._spread, *self._options, *ignored)
             if "alone" in self._parts:
                 self._tests("alone", f"{self._marker} and alone", *self._options)
 

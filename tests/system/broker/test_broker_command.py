@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import resource
 import shutil
@@ -20,14 +19,15 @@ import pytest
 from click.testing import CliRunner
 
 import omq
-from omq.broker import BrokerFailed, Client, PermissionDenied
+from omq.broker import BrokerFailed, Client, PermissionDenied, Server
 from omq.broker.sexp import Client as SexpClient
 from omq.cli.broker import broker as command
+from omq.cli.pzq import pzq
 from omq.errors import OmqError
 from omq.pzq import Device
 from omq.store.errors import StoreError
 from tests.support.waits import until
-from tests.system.broker.server_process import MAIN, ROOT, Command, broker, get
+from tests.system.broker.server_process import Command, broker, get
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -60,7 +60,7 @@ def test_all_servers_are_up_once_the_ready_file_exists(tmp_path: Path) -> None:
         assert "Traceback" not in command.log
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
 def test_a_signal_ends_it_in_an_orderly_way(tmp_path: Path, number: signal.Signals) -> None:
     with broker(tmp_path, "--memory", *EVERYWHERE) as command:
         endpoints = command.serving()
@@ -73,7 +73,7 @@ def test_a_signal_ends_it_in_an_orderly_way(tmp_path: Path, number: signal.Signa
         assert "Traceback" not in command.log
 
 
-@pytest.mark.parametrize("recreated", [False, True])
+@pytest.mark.parametrize("recreated", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_removed_directory_is_reported_at_once(tmp_path: Path, recreated: bool) -> None:
     (tmp_path / "other").mkdir()
     with broker(tmp_path, tmp_path / "data", *EVERYWHERE, "--topic", "t:broadcast:strong") as command:
@@ -281,16 +281,15 @@ def test_persistent_messages_survive_each_kind_of_end(tmp_path: Path) -> None:
 
 
 def test_a_topic_that_is_there_with_other_settings_is_named(tmp_path: Path) -> None:
-    with broker(tmp_path, tmp_path / "data", "--topic", "t:broadcast:strong") as command:
-        command.serving()
-        assert command.end() == 0
+    with Server(tmp_path / "data", topics=["t:broadcast:strong"]):
+        pass
     with broker(tmp_path, tmp_path / "data", "--topic", "t:round-robin:strong") as command:
         assert command.ended() == 2
         assert "'t'" in command.log
         assert "Traceback" not in command.log
 
 
-@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("stored", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_work_queues_that_are_each_others_dead_letter_topics_are_refused(tmp_path: Path, stored: bool) -> None:
     settings = "round-robin:strong:max_messages=2:overflow=drop-oldest:dead_letter="
     cycle = [("--topic", f"t:{settings}u"), ("--topic", f"u:{settings}t")]
@@ -312,27 +311,18 @@ def test_a_directory_of_pzq_is_refused_and_the_other_way_round(tmp_path: Path) -
         assert command.ended() == 1
         assert f"{tmp_path / 'pzq'} is a directory of `omq pzq`, and `omq broker` cannot open it" in command.log
         assert "Traceback" not in command.log
-    with broker(tmp_path, tmp_path / "broker", *EVERYWHERE) as command:
-        command.serving()
-        assert command.end() == 0
+    with Server(tmp_path / "broker"):
+        pass
     with (
         pytest.raises(StoreError, match="broker is a directory of `omq broker`, and `omq pzq` cannot open it"),
         Device(tmp_path / "broker"),
     ):
         pass
-    arguments = ["pzq", "--database", str(tmp_path / "broker"), "--receive-dsn=tcp://127.0.0.1:*"]
-    arguments += ["--send-dsn=tcp://127.0.0.1:*", "--monitor-dsn=tcp://127.0.0.1:*"]
-    done = subprocess.run(
-        [sys.executable, "-c", MAIN, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert f"{tmp_path / 'broker'} is a directory of `omq broker`" in done.stderr
-    assert "Traceback" not in done.stderr
+    endpoints = [f"--{name}-dsn=tcp://127.0.0.1:*" for name in ("receive", "send", "monitor")]
+    done = CliRunner().invoke(pzq, ["--database", str(tmp_path / "broker"), *endpoints])
+    assert done.exit_code == 1
+    assert f"{tmp_path / 'broker'} is a directory of `omq broker`" in done.output
+    assert "Traceback" not in done.output
 
 
 def test_a_directory_without_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

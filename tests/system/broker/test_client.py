@@ -1204,8 +1204,7 @@ def test_a_signal_handler_that_raises_leaves_no_coroutine_that_was_never_awaited
         ):
             warnings.simplefilter("always")
             client.create("storm", persistence="transient")
-            end = time.monotonic() + 3.0
-            while time.monotonic() < end:
+            while raised < 1000:
                 try:
                     armed = True
                     signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + raised % 100))
@@ -1219,7 +1218,6 @@ def test_a_signal_handler_that_raises_leaves_no_coroutine_that_was_never_awaited
                     signal.setitimer(signal.ITIMER_REAL, 0)
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert raised > 100
     assert not [str(one.message) for one in caught if "never awaited" in str(one.message)]
 
 

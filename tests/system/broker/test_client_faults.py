@@ -7,7 +7,6 @@ import itertools
 import random
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,10 +97,10 @@ def cuts(seed: int, way: str, within: int) -> Any:
 
 def test_many_that_are_published_over_cut_connections_are_there_once_and_in_order(twin, proxy, url):
     topic = f"many {twin.name}"
-    link = proxy.link(url, scripts=cuts(1, UP, 150_000))
+    link = proxy.link(url, scripts=cuts(1, UP, 75_000))
     client = twin.Client(link.endpoint, timeout=TIMEOUT_S)
     twin.wait(client.create(topic, persistence="transient"))
-    sent = [b"%d " % n + b"x" * (n % 700) for n in range(6000)]
+    sent = [b"%d " % n + b"x" * (n % 700) for n in range(3000)]
     numbers = twin.wait(client.publish_many(topic, sent))
     for one in range(100):
         numbers.append(twin.wait(client.publish(topic, b"one %d" % one)))
@@ -113,39 +112,39 @@ def test_many_that_are_published_over_cut_connections_are_there_once_and_in_orde
 
 
 def test_what_is_staged_over_cut_connections_is_published_once_and_in_order(twin, proxy, url):
-    topic = f"staged {twin.name}"
-    link = proxy.link(url, scripts=cuts(4, UP, 150_000))
+    topic, count = f"staged {twin.name}", 2000
+    link = proxy.link(url, scripts=cuts(4, UP, 75_000))
     client = twin.Client(link.endpoint, timeout=TIMEOUT_S)
     twin.wait(client.create(topic, persistence="transient"))
-    sent = [b"%d " % n + b"x" * (n % 700) for n in range(6000)]
+    sent = [b"%d " % n + b"x" * (n % 700) for n in range(count)]
     twin.wait(client.stage(topic, sent, f"{topic} 0"))
-    for number in range(50):
+    for number in range(15):
         link.reset()
         (done,) = twin.wait(client.commit(f"{topic} {number}", [f"{topic} {number}"]))
-        assert (done.first, done.count) == ((6000 + number, 1) if number else (1, 6000))
+        assert (done.first, done.count) == ((count + number, 1) if number else (1, count))
         twin.wait(client.stage(topic, [b"one"], f"{topic} {number + 1}"))
     twin.wait(client.close())
     assert link.accepted > 3
-    assert bodies(url, topic) == sent + [b"one"] * 49
+    assert bodies(url, topic) == sent + [b"one"] * 14
 
 
 def test_a_subscription_over_cut_connections_misses_and_repeats_nothing(twin, proxy, url):
     topic = f"read {twin.name}"
     with omq.broker.Client(url, timeout=TIMEOUT_S) as other:
         other.create(topic, persistence="transient")
-        other.publish_many(topic, [b"%d" % n + bytes(500) for n in range(4000)])
-    link = proxy.link(url, scripts=cuts(2, DOWN, 300_000))
+        other.publish_many(topic, [b"%d" % n + bytes(500) for n in range(2000)])
+    link = proxy.link(url, scripts=cuts(2, DOWN, 150_000))
     client = twin.Client(link.endpoint, timeout=TIMEOUT_S)
     subscription = twin.wait(client.subscribe(topic, replay="earliest", credit=100_000))
     named = twin.wait(client.subscribe(topic, replay="earliest", name="n", credit=100_000))
-    got = [message.id for message in twin.take(subscription, 4000)]
-    assert got == list(range(1, 4001))
+    got = [message.id for message in twin.take(subscription, 2000)]
+    assert got == list(range(1, 2001))
     messages = []
-    while len(messages) < 4000:
+    while len(messages) < 2000:
         messages += twin.take(named, 500)
         twin.call(named.ack, messages[-1])
-    assert [message.id for message in messages] == list(range(1, 4001))
-    assert len(twin.all(client.read(topic))) == 4000
+    assert [message.id for message in messages] == list(range(1, 2001))
+    assert len(twin.all(client.read(topic))) == 2000
     assert link.accepted > 3
     twin.wait(client.close())
 
@@ -413,11 +412,11 @@ def test_interruptions_at_any_moment_repeat_and_lose_nothing_that_was_answered(u
     before = signal.signal(signal.SIGALRM, interrupt)
     answered: list[bytes] = []
     tried: list[bytes] = []
+    interrupted = 0
     try:
         with omq.broker.Client(url, timeout=TIMEOUT_S) as client:
             client.create("stormy", persistence="transient")
-            end = time.monotonic() + 2.0
-            while time.monotonic() < end:
+            while not answered or interrupted < 30:
                 body = b"%d" % len(tried)
                 tried.append(body)
                 try:
@@ -427,11 +426,10 @@ def test_interruptions_at_any_moment_repeat_and_lose_nothing_that_was_answered(u
                     signal.setitimer(signal.ITIMER_REAL, 0)
                     answered.append(body)
                 except Interrupted:
-                    pass
+                    interrupted += 1
             got = [message.body for message in client.read("stormy")]
             assert len(set(got)) == len(got)
             assert set(answered) <= set(got) <= set(tried)
-            assert answered
             client.delete("stormy")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -39,7 +39,7 @@ def demo(tmp_path: Path, *arguments: str | Path) -> subprocess.CompletedProcess[
 
 
 def test_nothing_is_lost_while_the_broker_is_killed(tree: Path, tmp_path: Path) -> None:
-    done = demo(tmp_path, "--dir", tree, "--seconds", "2", "--limit", "100")
+    done = demo(tmp_path, "--dir", tree, "--seconds", "1", "--limit", "100")
     assert done.returncode == 0, done.stderr
     rows = {row[1]: row[2] for row in re.finditer(r"│ ([a-z ]+?) +│ +([\d,]+) │", done.stdout)}
     assert rows["published"] == rows["acknowledged"] == rows["received"] != "0"
@@ -49,7 +49,7 @@ def test_nothing_is_lost_while_the_broker_is_killed(tree: Path, tmp_path: Path) 
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interruption_leaves_no_process_and_no_file(tree: Path, tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, DEMO, "--dir", str(tree), "--seconds", "60"]
     process = subprocess.Popen(

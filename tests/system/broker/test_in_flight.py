@@ -74,7 +74,7 @@ def numbered(count: int) -> Iterator[bytes]:
     return (b"%d" % number for number in range(count))
 
 
-@pytest.mark.parametrize("in_flight", [1, 3, 10, 100])
+@pytest.mark.parametrize("in_flight", [1, pytest.param(3, marks=pytest.mark.slow), 10, 100])
 def test_no_more_messages_wait_for_their_answers_than_were_asked_for(twin, in_flight):
     count = 4 * in_flight
     with Late() as late:

@@ -62,13 +62,13 @@ def test_a_worker_that_works_keeps_its_job(twin: str, how: str) -> None:
         Client(server.endpoints["zmtp"], timeout=20.0) as client,
     ):
         client.publish("jobs", b"long")
-        command = [sys.executable, "-c", WORKER, server.endpoints["zmtp"], f"{twin} {how}", "3"]
+        command = [sys.executable, "-c", WORKER, server.endpoints["zmtp"], f"{twin} {how}", "1.8"]
         worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert worker.stdout is not None
         try:
             assert worker.stdout.readline() == "begun\n"
             with client.consume("jobs") as other, pytest.raises(omq.ReceiveTimeout):
-                other.recv(timeout=2.5)
+                other.recv(timeout=1.2)  # twice the time of the heartbeats
             assert worker.stdout.readline() == "done\n"
             with client.consume("jobs") as other, pytest.raises(omq.ReceiveTimeout):
                 other.recv(timeout=0.2)

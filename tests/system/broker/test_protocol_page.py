@@ -561,6 +561,7 @@ def test_topics_are_described(client):
 # Many at once
 
 
+@pytest.mark.slow  # the client's test of this name is not
 def test_fifty_subscribers_and_a_hundred_topics(server, client):
     names = [b"many-%d" % number for number in range(100)]
     for number, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""`retain_for` and `overflow="block"` of a broker process: publishers wait for the durable subscription."""
+"""`retain_for` and `overflow="block"` of a broker: publishers wait for the durable subscription."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from typing import Any
 import pytest
 
 import omq.broker
-from omq.broker import BrokerTimeout
+from omq.broker import BrokerTimeout, Server
 from tests.support.waits import until
 from tests.system.broker.client_twins import TWINS, twins
-from tests.system.broker.server_process import Command, broker, get
+from tests.system.broker.server_process import broker, get
 
 pytestmark = pytest.mark.timeout(120)
 
 BOUNDED = "max_messages=4:overflow=block:retain_for=archiver"
-TOPICS = ("--topic", f"full:broadcast:strong:{BOUNDED}", "--topic", "free:broadcast:strong")
-LISTENERS = ("--bind", "tcp://127.0.0.1:*", "--http", "127.0.0.1:0")
+TOPICS = (f"full:broadcast:strong:{BOUNDED}", "free:broadcast:strong")
 
 #: A publisher that waits for room until Ctrl-C.
 WAITING = """
@@ -39,9 +38,10 @@ with omq.broker.Client(sys.argv[1], timeout=None) as client:
 
 
 @pytest.fixture
-def command(tmp_path: Path) -> Iterator[Command]:
-    with broker(tmp_path, tmp_path / "data", *LISTENERS, *TOPICS) as started:
-        yield started
+def endpoints(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Yields the endpoints of a broker with the topics above."""
+    with Server(tmp_path / "data", topics=TOPICS, bind="tcp://127.0.0.1:*", http="127.0.0.1:0") as server:
+        yield server.endpoints
 
 
 @pytest.fixture(params=sorted(TWINS))
@@ -85,8 +85,7 @@ def read_all(endpoint: str, count: int) -> list[bytes]:
         return bodies
 
 
-def test_the_settings_through_a_client(command: Command, twin: Any) -> None:
-    endpoints = command.serving()
+def test_the_settings_through_a_client(endpoints: dict[str, str], twin: Any) -> None:
     client = twin.Client(endpoints["zmtp"], timeout=20)
     settings = {"retain_for": "archiver", "max_bytes": 1 << 20, "overflow": "block"}
     assert twin.wait(client.create("made", persistence="weak", **settings)).settings == settings
@@ -111,8 +110,7 @@ def test_the_settings_through_a_client(command: Command, twin: Any) -> None:
     twin.wait(client.close())
 
 
-def test_two_publishers_wait_and_keep_nothing_else(command: Command) -> None:
-    endpoints = command.serving()
+def test_two_publishers_wait_and_keep_nothing_else(endpoints: dict[str, str]) -> None:
     publishers = [
         Publisher(endpoints["zmtp"], [b"%s%d" % (who, number) for number in range(20)]) for who in (b"a", b"b")
     ]
@@ -132,8 +130,7 @@ def test_two_publishers_wait_and_keep_nothing_else(command: Command) -> None:
         assert [body for body in bodies if body[:1] == who] == [b"%s%d" % (who, number) for number in range(20)]
 
 
-def test_ctrl_c_ends_the_wait_and_stores_nothing(command: Command) -> None:
-    endpoints = command.serving()
+def test_ctrl_c_ends_the_wait_and_stores_nothing(endpoints: dict[str, str]) -> None:
     with omq.broker.Client(endpoints["zmtp"], timeout=20) as client:
         client.publish_many("full", [b"1", b"2", b"3", b"4"])
         waiting = subprocess.Popen([sys.executable, "-c", WAITING, endpoints["zmtp"]], stdout=subprocess.PIPE)
@@ -153,11 +150,12 @@ def test_ctrl_c_ends_the_wait_and_stores_nothing(command: Command) -> None:
 def test_a_killed_broker_keeps_what_the_reader_has_not_and_publishes_nothing_twice(
     tmp_path: Path, free_port: int
 ) -> None:
-    arguments = (tmp_path / "data", "--bind", f"tcp://127.0.0.1:{free_port}", "--http", "127.0.0.1:0", *TOPICS)
-    bodies = [b"%d" % number for number in range(30)]
+    arguments = (tmp_path / "data", "--bind", f"tcp://127.0.0.1:{free_port}", "--http", "127.0.0.1:0")
+    arguments += tuple(f"--topic={topic}" for topic in TOPICS)
+    bodies = [b"%d" % number for number in range(24)]
     read: list[bytes] = []
     publisher = None
-    for _ in range(3):
+    for _ in range(2):
         with broker(tmp_path, *arguments) as started:
             endpoints = started.serving()
             publisher = publisher or Publisher(endpoints["zmtp"], bodies)

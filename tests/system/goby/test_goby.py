@@ -87,7 +87,9 @@ def recorded(path: Path, gap: float, count: int = 5) -> None:
         recorder.append(b"/raw/450/Q/1/a/\0\0\1", int(1e18 + count * gap * 1e9))
 
 
-@pytest.mark.parametrize(("speed", "least", "most"), [("1", 0.5, 5), ("5", 0.1, 3), ("0", 0, 3)])
+@pytest.mark.parametrize(
+    ("speed", "least", "most"), [("1", 0.5, 5), pytest.param("5", 0.1, 3, marks=pytest.mark.slow), ("0", 0, 3)]
+)
 def test_a_recording_is_played_with_its_timing(
     tmp_path: Path, bus_options: dict[str, Any], speed: str, least: float, most: float
 ) -> None:
@@ -109,7 +111,13 @@ def test_a_recording_is_played_with_its_timing(
 
 
 @pytest.mark.parametrize(
-    ("group", "played"), [(".*", 1), ("(?!x).*", 1), ("goby::terminate::.*|nav", 2), ("goby::(terminate|x)::.*|nav", 2)]
+    ("group", "played"),
+    [
+        (".*", 1),
+        pytest.param("(?!x).*", 1, marks=pytest.mark.slow),
+        ("goby::terminate::.*|nav", 2),
+        pytest.param("goby::(terminate|x)::.*|nav", 2, marks=pytest.mark.slow),
+    ],
 )
 def test_what_ended_programs_then_ends_none_now(
     tmp_path: Path, bus_options: dict[str, Any], group: str, played: int
@@ -312,8 +320,7 @@ def test_a_held_command_ends_by_a_signal(tmp_path: Path) -> None:
             play.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("name", ["log", "play", "sniff"])
+@each_value_once(name=["log", "play", "sniff"], number=[signal.SIGTERM, signal.SIGINT])
 def test_a_command_that_looks_for_the_manager_ends_by_a_signal(
     tmp_path: Path, name: str, number: signal.Signals
 ) -> None:

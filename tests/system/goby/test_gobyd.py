@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from omq.cli.gobyd import gobyd as command
 from omq.goby import Daemon, Portal
 from omq.goby.protobuf import TerminateRequest
+from tests.support.parameters import each_value_once
 from tests.support.waits import until
 
 pytestmark = pytest.mark.timeout(60)
@@ -75,8 +76,7 @@ asyncio.run(main())
             listening.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("transport", ["ipc", "tcp"])
+@each_value_once(transport=["ipc", "tcp"], number=[signal.SIGTERM, signal.SIGINT])
 def test_gobyd_serves_until_a_signal(tmp_path: Path, number: signal.Signals, transport: str) -> None:
     options = ["--socket-name", str(tmp_path / "g")]
     if transport == "tcp":
@@ -201,7 +201,7 @@ def test_a_ready_file_may_be_a_link(tmp_path: Path) -> None:
         assert (tmp_path / "elsewhere/where").is_file()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
 def test_a_signal_that_comes_while_it_is_stopped_counts(tmp_path: Path, number: signal.Signals) -> None:
     """The system may give it to any thread then. One run in two lost it; a run has four."""
     for _ in range(4):

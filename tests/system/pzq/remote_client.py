@@ -1,14 +1,16 @@
-"""A client on a host of its own: its argument is a command, its output the result as one line of JSON."""
+"""A client on a host of its own: it reads commands and prints their results, each as one line of JSON."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from omq.errors import ReceiveTimeout
 from omq.pzq import Consumer, NotReplicated, Producer, ProduceTimeout
 from tests.support.libzmq_pzq_clients import figures
+from tests.support.waits import until
 
 
 def produce(endpoint: str, bodies: list[str], timeout: float) -> str:
@@ -37,11 +39,17 @@ def consume(endpoint: str, count: int, timeout: float) -> list[str]:
     return found
 
 
+def wait(endpoint: str, name: str, value: int) -> None:
+    """Waits until a counter of a node has a value."""
+    until(lambda: figures(endpoint)[name] == value, lambda: figures(endpoint))
+
+
 def main() -> None:
-    """Runs the command."""
-    what: list[Any] = json.loads(sys.argv[1])
-    does = {"produce": produce, "consume": consume, "figures": figures}
-    print(json.dumps(does[what[0]](*what[1:])))
+    """Runs the commands."""
+    does: dict[str, Callable[..., Any]] = {"produce": produce, "consume": consume, "wait": wait}
+    for line in sys.stdin:
+        name, *arguments = json.loads(line)
+        print(json.dumps(does[name](*arguments)), flush=True)
 
 
 if __name__ == "__main__":

@@ -105,15 +105,14 @@ def test_a_call_waits_no_longer_than_it_may_for_another_one() -> None:
         def long() -> None:
             begun.set()
             with pytest.raises(ProduceTimeout, match="may be stored"):
-                producer.send(b"x", timeout=3)
+                producer.send(b"x", timeout=2)
 
         thread = threading.Thread(target=long)
         thread.start()
         begun.wait()
-        before = time.monotonic()
         with pytest.raises(ProduceTimeout):
-            producer.send(b"y", timeout=0.2)
-        assert time.monotonic() - before < 2
+            producer.send(b"y", timeout=0.1)
+        assert thread.is_alive()
         thread.join()
 
     async def play(port: int) -> None:
@@ -133,7 +132,7 @@ def test_a_call_waits_no_longer_than_it_may_for_another_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "work", "prefetch"), [(60, 0.02, 1000), pytest.param(6, 0.5, 1, marks=pytest.mark.slow), (6, 0.5, 3)]
+    ("count", "work", "prefetch"), [(60, 0.02, 1000), pytest.param(6, 0.5, 1, marks=pytest.mark.slow), (4, 0.5, 3)]
 )
 def test_a_slow_consumer_does_each_message_once(make: Make, count: int, work: float, prefetch: int) -> None:
     """Its messages take it longer, all together or each, than the ack deadline."""

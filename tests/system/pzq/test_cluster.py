@@ -114,6 +114,7 @@ def test_nothing_that_was_acknowledged_comes_back_where_only_a_disk_knows_of_it(
         only_the_last(nodes, count)
 
 
+@pytest.mark.slow
 def test_what_was_acknowledged_out_of_order_does_not_come_back(tmp_path: Path) -> None:
     count = 400
     with cluster(tmp_path, "--replicas", "2") as nodes:
@@ -133,6 +134,7 @@ def test_what_was_acknowledged_out_of_order_does_not_come_back(tmp_path: Path) -
         assert nothing(nodes[1], 0.5)
 
 
+@pytest.mark.slow
 def test_nothing_that_was_acknowledged_comes_back_to_an_owner_without_its_disk(tmp_path: Path) -> None:
     count = 3000
     with cluster(tmp_path, "--replicas", "2") as nodes:
@@ -164,6 +166,7 @@ def test_a_stopped_owner_delivers_nothing_once_it_goes_on(tmp_path: Path) -> Non
         empty(nodes)
 
 
+@pytest.mark.slow
 def test_a_replica_without_its_disk_gets_what_it_lacks(tmp_path: Path) -> None:
     with cluster(tmp_path, "--replicas", "2") as nodes:
         produce(nodes[0], *bodies(30))
@@ -190,7 +193,7 @@ def test_an_owner_without_its_disk_gets_back_what_is_its_own(tmp_path: Path) -> 
 
 
 def test_a_minority_does_not_acknowledge_replicated_messages(tmp_path: Path) -> None:
-    with cluster(tmp_path, "--replicas", "1") as nodes:
+    with cluster(tmp_path, "--replicas", "1", "--timeout-replication", "500000") as nodes:
         nodes[1].kill()
         nodes[2].kill()
         with Producer(nodes[0].receive, timeout=10) as producer, pytest.raises(NotReplicated):
@@ -284,6 +287,11 @@ def test_a_dead_owners_messages_become_dead_letters_as_well(tmp_path: Path) -> N
         nodes[0].start()
         whole(nodes)
         empty(nodes)
+
+
+@pytest.mark.slow
+def test_a_message_that_came_back_to_its_owner_becomes_a_dead_letter(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--replicas", "2", "--max-deliveries", "3", dead_letters=True) as nodes:
         produce(nodes[0], b"another")
         nodes[0].kill()
         shutil.rmtree(nodes[0].database)
@@ -307,7 +315,8 @@ def test_what_is_acknowledged_while_it_is_replicated_does_not_come_back(tmp_path
 
 
 def test_a_message_that_is_not_replicated_is_stored_all_the_same(tmp_path: Path) -> None:
-    with cluster(tmp_path, "--replicas", "1") as nodes, Producer(nodes[0].receive, timeout=15) as producer:
+    options = ("--replicas", "1", "--timeout-replication", "500000")
+    with cluster(tmp_path, *options) as nodes, Producer(nodes[0].receive, timeout=15) as producer:
         for node in nodes[1:]:
             node.kill()
         for _ in range(2):
@@ -333,6 +342,7 @@ def test_a_message_that_is_not_replicated_is_stored_all_the_same(tmp_path: Path)
         empty(nodes)
 
 
+@pytest.mark.slow
 def test_a_fourth_node_joins_a_running_cluster(tmp_path: Path) -> None:
     """The guide's procedure: the new node starts, and the others start again with its name, one after the other."""
     hosts = (*HOSTS, "127.0.0.4")

@@ -51,7 +51,7 @@ def device(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str],
         process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
 def test_the_command_serves_until_a_signal_and_keeps_its_messages(tmp_path: Path, number: signal.Signals) -> None:
     database = f"--database={tmp_path / 'data'}"
     with device(tmp_path, database, "--dead-letter-dsn=tcp://127.0.0.1:*", "--http=127.0.0.1:0") as (process, where):

@@ -235,7 +235,9 @@ def test_the_monitor_reports_what_the_original_reports(make: Make) -> None:
                 assert monitor.recv().startswith(b"error: ")
 
 
-@pytest.mark.parametrize(("count", "size"), [(30, 1 << 20), (20_000, 0), (20_000, 3)])
+@pytest.mark.parametrize(
+    ("count", "size"), [(30, 1 << 20), (20_000, 0), pytest.param(20_000, 3, marks=pytest.mark.slow)]
+)
 def test_a_consumer_that_does_not_read_is_not_sent_the_same_again_and_again(make: Make, count: int, size: int) -> None:
     device = make(ack_timeout=100_000, reaper_frequency=20_000)
     deaf = BareConnection(device.endpoints["send"], b"ROUTER")

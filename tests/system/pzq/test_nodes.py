@@ -198,15 +198,15 @@ def test_a_node_announces_its_endpoint(place: tuple[Device, int, int]) -> None:
     assert place[0].endpoints["broadcast"] == f"tcp://127.0.0.1:{place[2]}"
 
 
-def test_a_message_without_a_consumer_is_stored_and_not_replicated(place: tuple[Device, int, int]) -> None:
-    made = place[0]
-    with Producer(made.endpoints["receive"], timeout=10) as producer, pytest.raises(NotReplicated):
-        producer.send(b"one")
-    with raw(zmq.DEALER, made.endpoints["receive"]) as bare:
-        bare.send_multipart([b"id", b"", b"two"])
-        assert bare.recv_multipart() == [b"id", b"1", b"", b"REPLICATION_FAILED"]
-    with Consumer(made.endpoints["send"]) as consumer:  # of two nodes neither takes over, so neither is fenced
-        assert [consumer.recv(timeout=10).body for _ in range(2)] == [b"one", b"two"]
+def test_a_message_that_no_node_takes_is_stored_and_not_replicated(tmp_path: Path) -> None:
+    with device(tmp_path, replicas=1, timeout_replication=300_000) as (made, _, _):
+        with Producer(made.endpoints["receive"], timeout=10) as producer, pytest.raises(NotReplicated):
+            producer.send(b"one")
+        with raw(zmq.DEALER, made.endpoints["receive"]) as bare:
+            bare.send_multipart([b"id", b"", b"two"])
+            assert bare.recv_multipart() == [b"id", b"1", b"", b"REPLICATION_FAILED"]
+        with Consumer(made.endpoints["send"]) as consumer:  # of two nodes neither takes over, so neither is fenced
+            assert [consumer.recv(timeout=10).body for _ in range(2)] == [b"one", b"two"]
 
 
 @pytest.mark.parametrize(

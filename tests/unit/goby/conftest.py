@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 import omq.asyncio
+from tests.support.parameters import each_value_once
 
 if TYPE_CHECKING:
     from omq.goby import Daemon
@@ -40,7 +41,15 @@ Make = Callable[..., Bus]
 Twin = Callable[..., Any]
 
 
-@pytest.fixture(params=["ipc", "tcp"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs a test over both transports and with both twins; the usual run takes each once."""
+    every = {"portal": ["blocking", "asyncio"], "bus": ["ipc", "tcp"]}
+    some = {name: values for name, values in every.items() if name in metafunc.fixturenames}
+    if some:
+        metafunc.parametrize(*each_value_once(**some).args, indirect=True)
+
+
+@pytest.fixture
 def bus(request: pytest.FixtureRequest, tmp_path: Path, free_port: int) -> Iterator[Make]:
     """Makes a gobyd, or the next one at the same place, on either transport."""
     from omq.goby import Daemon
@@ -110,7 +119,7 @@ class Driven:
         self.close()
 
 
-@pytest.fixture(params=["blocking", "asyncio"])
+@pytest.fixture
 def portal(request: pytest.FixtureRequest) -> Iterator[Twin]:
     """Makes portals of either twin, connected, whose calls wait."""
     import omq.asyncio.goby

@@ -53,7 +53,7 @@ def test_a_logger_that_is_killed_leaves_whole_records(tmp_path: Path) -> None:
     with Recorder(path) as recorder:
         for number in range(2000):
             recorder.append(FRAMES[0], number)
-            if size := path.stat().st_size:
+            if (size := path.stat().st_size) not in {0, *written}:
                 written.add(size)
                 assert read(path)[1] is None
     assert len(written) > 2

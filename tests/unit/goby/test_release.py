@@ -27,7 +27,7 @@ def test_an_answer_that_was_subscribed_to_late_comes(portal: Twin, bus: Make) ->
         asks.ready()
         answers.wait_released(10)
         asks.wait_released(10)
-        for number in range(200):
+        for number in range(100):
             text = str(number)
             answer, mine = asks.subscribe(f"answer{text}", str), asks.subscribe(f"mine{text}", str)
             assert asks.released, "it is not a hold"

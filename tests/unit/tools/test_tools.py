@@ -106,6 +106,26 @@ def test_a_part_that_fails_does_not_keep_the_next_from_running(monkeypatch: pyte
     assert len(started) == 4  # ruff twice, and pytest once for each part: nothing runs a second time
 
 
+@pytest.mark.parametrize(
+    ("parts", "slow", "ignores"),
+    [
+        (["core", "parallel"], False, True),
+        (["core", "parallel"], True, False),
+        (["parallel"], False, False),
+    ],
+)
+def test_tests_of_the_core_run_once_unless_slow_ones_run_too(
+    parts: list[str], slow: bool, ignores: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr("tests.tools.run_tests.call", lambda command, *_args: started.append(command) or 0)
+    monkeypatch.setattr("tests.tools.run_tests.print_crash_report", lambda *_args: None)
+    monkeypatch.setattr("tests.tools.run_tests.Variant.build", lambda *_args, **_options: None)
+    monkeypatch.setattr("tests.tools.run_tests.RESULTS", tmp_path)
+    Run(parts, jobs=2, slow=slow, args=[]).run()
+    assert [f"--ignore={path}" in started[-1] for path in CORE_TESTS] == [ignores] * len(CORE_TESTS)
+
+
 def test_reports_of_a_sanitizer_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not sanitize.print_reports(tmp_path)
     (tmp_path / "report.4711").write_text("heap-buffer-overflow")

@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -25,6 +24,7 @@ from omq.broker.protocol import u64
 from omq.broker.start_time import StartTime
 from omq.errors import ClosedError
 from tests.support.fake_broker import ScriptedBroker, Topic
+from tests.support.hypothesis_profiles import examples
 
 NAME = bytes(range(16))
 
@@ -210,7 +210,7 @@ def request_topic(bodies: list[bytes]) -> str:
     return bodies[0][:1].decode()
 
 
-ClientMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+ClientMachine.TestCase.settings = examples(60, stateful_step_count=50)
 TestWhateverIsCutNothingIsLostOrRepeated = ClientMachine.TestCase
 
 

@@ -3,10 +3,11 @@
 import asyncio
 
 import uvloop
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.broker_core import RecordingSink, append, core, run_pending
+from tests.support.hypothesis_profiles import examples
 
 READER = st.integers(0, 3)
 STEP = st.one_of(
@@ -103,14 +104,14 @@ async def play_retained(steps, max_messages, persistence):
         assert sink.got == [(id, b"%d" % (id - 1)) for id in range(seen + 1, published + 1)]
 
 
-@settings(max_examples=50, deadline=None)
+@examples(30)
 @given(st.lists(RETAINED_STEP, min_size=5, max_size=40), st.integers(1, 9), st.sampled_from(["transient", "weak"]))
 def test_retain_for_keeps_messages_until_they_are_acknowledged(steps, max_messages, persistence):
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(play_retained(steps, max_messages, persistence))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(50)
 @given(st.lists(STEP, min_size=5, max_size=40))
 def test_each_subscription_gets_all_messages_after_its_position_within_credit(steps):
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -4,11 +4,12 @@ import asyncio
 from collections import Counter
 
 import uvloop
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from omq.broker.core.round_robin import RoundRobinTopic
 from tests.support.broker_core import RecordingSink, append, core, run_pending
+from tests.support.hypothesis_profiles import examples
 
 MAX_DELIVERIES = 4
 SHARE = st.integers(0, 2)
@@ -201,7 +202,7 @@ async def play(steps):
         assert model.topic.backlog == 0
 
 
-@settings(max_examples=100, deadline=None)
+@examples(50)
 @given(st.lists(STEP, min_size=5, max_size=40))
 def test_every_message_is_with_one_consumer_until_it_is_done_or_dead(steps):
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

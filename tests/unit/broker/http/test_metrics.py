@@ -165,7 +165,7 @@ def test_lines_that_were_kept_are_those_of_a_new_page(accept: str, parse: Any, m
     monkeypatch.setattr("omq.broker.http.metrics.MAX_SUBSCRIPTIONS", 2)
     chance, page = random.Random(7), MetricsPage()
     topics: dict[int, TopicStats] = {}
-    for number in range(1, 200):
+    for number in range(1, 80):
         for id in chance.sample(sorted(topics), min(len(topics), 2)):
             if chance.random() < 0.4:
                 del topics[id]

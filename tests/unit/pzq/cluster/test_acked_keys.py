@@ -10,7 +10,6 @@ import pytest
 from omq.pzq.cluster.acked_keys import (
     MAX_CHECKPOINTS,
     MAX_RANGES,
-    MAX_RUNS,
     AckCheckpoint,
     AckedKeys,
     parse_checkpoints,
@@ -30,11 +29,12 @@ def found(done: AckedKeys, some: Keys) -> list[str]:
     return [key for run in done.find("a", some) for key in run.texts()]
 
 
-def test_received_keys_are_forgotten_after_a_while_and_stated_ones_are_not() -> None:
+def test_received_keys_are_forgotten_after_a_while_and_stated_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omq.pzq.cluster.acked_keys.MAX_RUNS", runs := 1000)
     done = AckedKeys()
     done.add(keys(1, 10))
     done.add_checkpoint("a", STEM, AckCheckpoint(200, [(1, 5)]))
-    done.add(keys(100 + 2 * number, 1)[0] for number in range(MAX_RUNS))  # a run each
+    done.add(keys(100 + 2 * number, 1)[0] for number in range(runs))  # a run each
     assert [number for number in range(1, 11) if knows(done, "a", keys(number, 1)[0])] == [1, 2, 3, 4, 5]
     assert found(done, keys(1, 10)) == list(keys(1, 5))
 
