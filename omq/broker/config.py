@@ -123,15 +123,25 @@ def parse_topic(text: str) -> TopicSpec:
     at = next(pairs, 1)
     if at + 1 >= len(words):
         raise ConfigError("must be NAME:DELIVERY:PERSISTENCE, such as prices:broadcast:strong")
+    settings = parse_settings(words[at + 2 :])
+    return TopicSpec(":".join(words[:at]), words[at], words[at + 1], settings, place=f"topic {shown(text)}")
+
+
+def parse_settings(words: Iterable[str]) -> dict[str, int | float | str | list[int | float | str]]:
+    """Parses settings of a topic, `SETTING=VALUE` each.
+
+    Raises:
+        ConfigError: A word does not have this form, or a setting is given twice.
+    """
     settings: dict[str, int | float | str | list[int | float | str]] = {}
-    for word in words[at + 2 :]:
+    for word in words:
         key, mark, value = word.partition("=")
         if not mark:
             raise ConfigError(f"{shown(word)}: is not a valid SETTING=VALUE, such as max_age=3600")
         if key in settings:
             raise ConfigError(f"{key} = {shown(value)}: is given twice")
         settings[key] = value if key in _TEXTS else _numbers(value) if "," in value else _number(value)
-    return TopicSpec(":".join(words[:at]), words[at], words[at + 1], settings, place=f"topic {shown(text)}")
+    return settings
 
 
 def _number(text: str) -> int | float | str:

@@ -20,6 +20,7 @@ import click
 from omq.cli.errors import errors_of_command
 from omq.cli.gobyd import OPTIONS
 from omq.cli.parameters import LEVELS, FiniteFloat, log_format_option
+from omq.cli.report import printable
 from omq.errors import Timeout
 from omq.serving.log import log_to_stderr
 
@@ -346,11 +347,6 @@ def line_of(publication: Received, now: float) -> str:
     text = text if len(text) <= MAX_SHOWN_CHARACTERS else text[:MAX_SHOWN_CHARACTERS] + "..."
     head = " ".join(map(printable, (group, scheme, type)))
     return f"{clock} {publication.pid:>7} {head} ({len(data)} bytes) {printable(text)}".rstrip()
-
-
-def printable(text: str) -> str:
-    """Escapes line breaks and control characters of a text, which a terminal might interpret."""
-    return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def payload_text(scheme: str, type: str, data: bytes) -> str:

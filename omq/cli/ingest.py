@@ -4,19 +4,20 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 import omq
 from omq.asyncio.broker import Client
-from omq.broker.errors import BrokerError, TopicError
+from omq.broker.errors import BrokerError
 from omq.broker.ingest import DEFAULT_IN_FLIGHT_BYTES, Ingest
-from omq.broker.protocol import MAX_BODY_BYTES, check_name
+from omq.broker.protocol import MAX_BODY_BYTES
+from omq.cli.client_options import broker_options, broker_security, key_option, read_name
 from omq.cli.errors import errors_of_command
-from omq.cli.parameters import FILE, LEVELS, NonEmptyPath, log_format_option, read_http, read_ready_file
+from omq.cli.parameters import LEVELS, NonEmptyPath, log_format_option, read_http, read_ready_file
 from omq.errors import UsageError
-from omq.keyfiles import read_keys, read_public_key, read_secret_key, read_users
+from omq.keyfiles import read_keys, read_public_key, read_secret_key
 from omq.serving.descriptors import raise_descriptor_limit
 from omq.serving.log import log_to_stderr
 from omq.serving.run import run_server
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from omq.serving.http import HttpListener
 
 LOG: Final = logging.getLogger("omq.ingest")
-_F = TypeVar("_F", bound=Callable[..., Any])
 TYPES: Final[dict[str, Callable[..., omq.Socket]]] = {
     "PULL": omq.PULL,
     "SUB": omq.SUB,
@@ -33,38 +33,6 @@ TYPES: Final[dict[str, Callable[..., omq.Socket]]] = {
     "DISH": omq.DISH,
 }
 MIN_IN_FLIGHT_BYTES: Final = 64 << 10
-
-
-def key_option(name: str, argument: str, read: Callable[[Path], Any], text: str) -> Callable[[_F], _F]:
-    """Returns an option that takes a file and passes its parsed content to the command."""
-
-    def callback(ctx: click.Context, param: click.Parameter, value: Path | None) -> Any:
-        try:
-            return None if value is None else read(value)
-        except UsageError as fault:
-            raise click.BadParameter(str(fault).partition(" = ")[2], ctx, param) from None
-
-    return click.option(name, argument, type=FILE, callback=callback, help=text)
-
-
-def read_topic(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    """Checks the value of `--topic`."""
-    try:
-        return check_name(value)
-    except TopicError as fault:
-        raise click.BadParameter(str(fault), ctx, param) from None
-
-
-def read_user(path: Path) -> omq.PlainClient:
-    """Returns the client security of a file with one line `name:password`.
-
-    Raises:
-        UsageError: The content of the file is not valid.
-    """
-    users = read_users(path)
-    if len(users) != 1:
-        raise UsageError(f"broker_user_file = {path}: must have one line name:password, not {len(users)}")
-    return omq.PlainClient(*next(iter(users.items())))
 
 
 def socket_security(
@@ -84,23 +52,6 @@ def socket_security(
     if authorized_keys is not None and secret_key is None:
         raise UsageError("--curve-authorized-keys-file needs --curve-secret-key-file")
     return None if secret_key is None else omq.CurveServer(secret_key, authorized_keys)
-
-
-def broker_security(
-    broker_key: bytes | None, secret_key: bytes | None, user: omq.PlainClient | None
-) -> omq.CurveClient | omq.PlainClient | None:
-    """Returns the security towards the broker; `None` without any.
-
-    Raises:
-        UsageError: The options do not go together.
-    """
-    if broker_key is None:
-        if secret_key is not None:
-            raise UsageError("--broker-secret-key-file needs --broker-key-file")
-        return user
-    if user is not None:
-        raise UsageError("--broker-user-file does not go with --broker-key-file: the broker has one mechanism")
-    return omq.CurveClient(broker_key, secret_key=secret_key)
 
 
 def open_socket(name: str, subscribe: tuple[str, ...], join: tuple[str, ...], **options: Any) -> omq.Socket:
@@ -188,12 +139,12 @@ class IngestServer:
     help="SUB: a prefix to subscribe to; may be repeated. Default: all messages.",
 )
 @click.option("--join", multiple=True, metavar="GROUP", help="DISH: a group to join; may be repeated.")
-@click.option("--broker", required=True, metavar="ENDPOINT", help="The broker's endpoint for ZeroMQ clients.")
+@broker_options
 @click.option(
     "--topic",
     required=True,
     metavar="NAME",
-    callback=read_topic,
+    callback=read_name,
     help="A topic of the broker, which must exist.",
 )
 @click.option(
@@ -226,14 +177,6 @@ class IngestServer:
     read_public_key,
     "CURVE: the public key of the peers, if they are the servers.",
 )
-@key_option("--broker-key-file", "broker_key", read_public_key, "CURVE: the broker's public key.")
-@key_option(
-    "--broker-secret-key-file",
-    "broker_secret_key",
-    read_secret_key,
-    "CURVE: the secret key that identifies this process to the broker. Default: a new key.",
-)
-@key_option("--broker-user-file", "broker_user", read_user, "PLAIN: name:password for the broker.")
 @click.option(
     "--ready-file",
     type=NonEmptyPath(dir_okay=False, path_type=Path),

@@ -10,11 +10,14 @@ except ImportError as missing:
 
 from omq._version import __version__
 from omq.cli.broker import broker
+from omq.cli.durable import durable
 from omq.cli.goby import goby
 from omq.cli.gobyd import gobyd
+from omq.cli.group import group
 from omq.cli.ingest import ingest
 from omq.cli.pzq import pzq
 from omq.cli.store import store
+from omq.cli.topic import topic
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -24,11 +27,14 @@ def main() -> None:
 
 
 main.add_command(broker)
+main.add_command(durable)
 main.add_command(goby)
 main.add_command(gobyd)
+main.add_command(group)
 main.add_command(ingest)
 main.add_command(pzq)
 main.add_command(store)
+main.add_command(topic)
 
 if __name__ == "__main__":
     main()

@@ -80,14 +80,23 @@ class CommandWithSubcommands(click.Command):
 
 
 @contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Makes SIGTERM raise `KeyboardInterrupt` in the block, as SIGINT does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
 def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
     """Shows a progress bar on standard error, if that is a terminal. SIGTERM interrupts the block as SIGINT does.
 
     Yields:
         A function to call with the finished part and the whole.
     """
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
+    with sigterm_interrupts():
         if not sys.stderr.isatty():
             yield lambda done, total: None
             return
@@ -98,8 +107,6 @@ def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
                 bar.update(done - bar.pos)
 
             yield show
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 FILE: Final = NonEmptyPath(exists=True, dir_okay=False, path_type=Path)
