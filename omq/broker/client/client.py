@@ -451,7 +451,7 @@ class Client(ClosesAtExit):
             topic: The topic's name.
             group: The name of a consumer group of a broadcast topic; `None` for a round-robin topic. The members of a
                 group share the messages, each goes to one of them. The group exists from its first consumer until
-                `delete_group`; the topic keeps its messages for others, as its settings say.
+                `delete_group`; the topic keeps its messages for others, within its retention.
             replay: The start of a group that does not exist yet, as in `subscribe`. `None` is `"latest"`.
             ack_timeout: Seconds after which a message without an ack is redelivered. They count from the delivery, and
                 restart with each ack of an earlier delivery: a consumer that works in order has them for each message.

@@ -203,8 +203,8 @@ def test_what_does_not_fit_is_refused(twin: Any, client: Any) -> None:
     refusals: list[tuple[type[Exception], str, Any]] = [
         (TopicError, "consume it with a group", lambda: client.consume("feed")),
         (TopicError, "round-robin topic, which has no groups", lambda: client.consume("jobs", group="workers")),
-        (TopicError, "has no consumer group 'nobody'", lambda: client.seek_group("feed", "nobody", 1)),
-        (TopicError, "has no consumer group 'nobody'", lambda: client.delete_group("feed", "nobody")),
+        (TopicError, "has no consumer group 'absent'", lambda: client.seek_group("feed", "absent", 1)),
+        (TopicError, "has no consumer group 'absent'", lambda: client.delete_group("feed", "absent")),
         (TopicError, "has no consumer groups", lambda: client.delete_group("jobs", "workers")),
         (TopicError, "above the newest id", lambda: client.consume("feed", group="workers", replay=99)),
         (Overrun, "no longer kept", lambda: client.consume("feed", group="workers", replay=1)),

@@ -125,7 +125,10 @@ FAULTS = {
     "true is not a count": ("[[topic]]\nname = 'a'\nmax_bytes = true", ["max_bytes = true"]),
     "seconds": ("[[topic]]\nname = 'a'\nmax_age = -1.5", ["max_age = -1.5"]),
     "endless seconds": ("[[topic]]\nname = 'a'\nmax_age = inf", ["max_age = inf"]),
-    "deliveries of a broadcast": ("[[topic]]\nname = 'a'\nmax_deliveries = 3", ["max_deliveries = 3", "round-robin"]),
+    "reader of a work queue": (
+        "[[topic]]\nname = 'a'\ndelivery = 'round-robin'\nretain_for = 'b'",
+        ['retain_for = "b"', "broadcast"],
+    ),
     "own dead letters": (
         "[[topic]]\nname = 'a'\ndelivery = 'round-robin'\ndead_letter = 'a'",
         ['dead_letter = "a"', "itself"],
