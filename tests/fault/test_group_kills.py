@@ -7,6 +7,9 @@ import pytest
 
 from tests.fault.group_chaos import GroupChaos
 
+#: A group whose messages are lost lags for ever: the history then fails with its own text after 120 s.
+pytestmark = pytest.mark.timeout(300)
+
 SEEDS = int(os.environ.get("OMQ_FAULT_SEEDS", "200"))
 KINDS = ("strong", "weak")
 
