@@ -51,7 +51,7 @@ from omq.security import file_path
 from omq.serving.address import parse_http_address
 
 Settings = Mapping[str, int | float | str | list[int | float | str]]
-_TEXTS: Final = frozenset({"dead_letter", "overflow", "retain_for"})
+_TEXTS: Final = frozenset({"dead_letter", "overflow", "retain_for", "retention"})
 
 
 class ConfigError(UsageError):
@@ -73,8 +73,8 @@ class TopicSpec:
         name: Its name.
         delivery: `broadcast` or `round-robin`.
         persistence: `transient`, `strong`, `weak` or `async`.
-        settings: `max_messages`, `max_bytes`, `max_age`, `overflow`, `retain_for`, `max_deliveries`, `dead_letter`,
-            `retry_delay`.
+        settings: `max_messages`, `max_bytes`, `max_age`, `overflow`, `retention`, `retain_for`, `inactive_threshold`,
+            `max_deliveries`, `dead_letter`, `retry_delay`.
         place: Where it is declared, for error texts; empty if it is not known.
 
     Raises:

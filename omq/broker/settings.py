@@ -9,14 +9,18 @@ from typing import Any, Final
 
 from omq.broker.errors import TopicError
 from omq.broker.protocol import check_name
+from omq.store.interface import keeps_unread
 
 DELIVERIES: Final = ("broadcast", "round-robin")
 PERSISTENCES: Final = ("transient", "strong", "weak", "async")
 OVERFLOWS: Final = ("block", "reject", "drop-oldest")
 BOUNDS: Final = ("max_messages", "max_bytes")
+RETENTIONS: Final = ("read",)
 #: Settings for one delivery only.
 _ONLY: Final = {
+    "retention": "broadcast",
     "retain_for": "broadcast",
+    "inactive_threshold": "broadcast",
 }
 _MIN_RETRY_DELAY_S: Final = 0.1
 _MAX_RETRY_DELAY_S: Final = 30.0
@@ -56,6 +60,12 @@ def _overflow(value: object) -> str:
     return str(value)
 
 
+def _retention(value: object) -> str:
+    if value not in RETENTIONS:
+        raise ValueError(f"must be {RETENTIONS[0]!r}")
+    return str(value)
+
+
 def _delay(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MAX_SECONDS:
         raise ValueError("must be a number of seconds from 0 up to 1e12, or a list of them, one for each attempt")
@@ -76,7 +86,9 @@ SETTINGS: Final[Mapping[str, Callable[[object], Any]]] = {
     "max_bytes": _count,
     "max_age": _seconds,
     "overflow": _overflow,
+    "retention": _retention,
     "retain_for": partial(_name, owner="subscription"),
+    "inactive_threshold": _seconds,
     "max_deliveries": _count,
     "dead_letter": partial(_name, owner="topic"),
     "retry_delay": _delays,
@@ -159,12 +171,12 @@ def suggestion(key: str, known: Iterable[str]) -> str:
 def overflow_of(delivery: str, settings: Mapping[str, Any]) -> str:
     """Returns the setting `overflow`, or its default.
 
-    The default is `drop-oldest` for broadcast topics without `retain_for`, and `reject` for others.
+    The default is `drop-oldest` for broadcast topics without `retention` and `retain_for`, and `reject` for others.
     """
     chosen = settings.get("overflow")
     if chosen:
         return str(chosen)
-    return "drop-oldest" if delivery == "broadcast" and settings.get("retain_for") is None else "reject"
+    return "drop-oldest" if delivery == "broadcast" and not keeps_unread(settings) else "reject"
 
 
 def dead_letter_of(name: str, delivery: str, settings: Mapping[str, Any]) -> str | None:

@@ -234,8 +234,9 @@ class TopicInfo:
         last: The newest id that was assigned; 0 for none.
         bytes: The approximate bytes of the kept messages.
         subscribers: The number of subscriptions or consumers.
-        settings: `max_messages`, `max_bytes`, `max_age` (seconds), `overflow`, `retain_for`, `max_deliveries`,
-            `dead_letter` and `retry_delay` (seconds), as far as they are set; see `Client.create`.
+        settings: `max_messages`, `max_bytes`, `max_age` (seconds), `overflow`, `retention`, `retain_for`,
+            `inactive_threshold` (seconds), `max_deliveries`, `dead_letter` and `retry_delay` (seconds), as far as they
+            are set; see `Client.create`.
     """
 
     name: str
@@ -288,12 +289,15 @@ class GroupInfo:
         lag: The number of kept messages that the group has not acknowledged.
         in_flight: The number of those that its consumers have.
         consumers: The number of its consumers.
+        active: When a consumer last joined, got or acknowledged a message, or left, in seconds since 1970. A restart of
+            the broker counts as activity.
     """
 
     name: str
     lag: int = 0
     in_flight: int = 0
     consumers: int = 0
+    active: float = 0.0
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> GroupInfo:

@@ -25,13 +25,18 @@ MAX_SEQUENCE: Final = 2**64 - 1
 MAX_MEMORY_BYTES: Final = 64 << 20  # the default bound of a topic in memory
 
 
+def keeps_unread(settings: Mapping[str, Any]) -> bool:
+    """Returns whether a broadcast topic keeps its messages until readers have acknowledged them."""
+    return settings.get("retention") is not None or settings.get("retain_for") is not None
+
+
 def drops_oldest(delivery: Delivery, settings: Mapping[str, Any]) -> bool:
     """Returns whether the store drops the oldest messages of a topic beyond `max_messages` and `max_bytes`.
 
-    It does not in round-robin topics and in topics with `retain_for`, where a dropped message would be lost work. There
-    a publisher waits or is refused, and only `max_age` drops messages.
+    It does not in round-robin topics and where `keeps_unread` returns true, as a dropped message would be lost work.
+    There a publisher waits or is refused, and only `max_age` drops messages.
     """
-    default = "reject" if "retain_for" in settings else "drop-oldest"
+    default = "reject" if keeps_unread(settings) else "drop-oldest"
     return delivery == "broadcast" and settings.get("overflow", default) == "drop-oldest"
 
 
@@ -513,6 +518,9 @@ class Store(Protocol):
         Raises:
             DamagedError: A row of it is damaged. `SetGroup` replaces that of a group.
         """
+
+    def ack_floors(self, topic_id: int) -> dict[str, int]:
+        """Returns the ack floors of the consumer groups of a topic by name; -1 for one whose row is damaged."""
 
     def all_groups(self) -> dict[int, list[str]]:
         """Returns the names of the consumer groups of each topic that has any, by topic id."""

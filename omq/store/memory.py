@@ -433,6 +433,11 @@ class MemoryTopics:
         with self.lock:
             return {id: list(topic.groups) for id, topic in self.topics.items() if topic.groups}
 
+    def ack_floors(self, topic_id: int) -> dict[str, int]:
+        """Returns the ack floors of the consumer groups of a topic by name."""
+        with self.lock:
+            return {name: acks.floor for name, acks in self.topic(topic_id).groups.items()}
+
     @contextmanager
     def read(self, id: int) -> Iterator[Reader]:
         """Opens a reader of a topic."""
@@ -693,6 +698,9 @@ class MemoryStore:
     def ack_set(self, topic_id: int, group: str = "") -> AckSet:
         with self._engine.lock:
             return self._engine.topic(topic_id).acks_of(group).copy()
+
+    def ack_floors(self, topic_id: int) -> dict[str, int]:
+        return self._engine.ack_floors(topic_id)
 
     def all_groups(self) -> dict[int, list[str]]:
         return self._engine.all_groups()

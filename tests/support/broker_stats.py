@@ -35,8 +35,10 @@ def topic(name: str, number: int, **changes: Any) -> TopicStats:
         "blocked": 0,
         "dropped": 0,
         "expired": 0,
+        "readers_expired": 0,
         "subscriptions": [],
         "names": [],
+        "groups": [],
     }
     made.update(changes)  # type: ignore[typeddict-item]
     return made

@@ -93,10 +93,13 @@ class Client(ClosesAtExit):
                 in memory.
             **settings: All are optional. `max_messages`, `max_bytes`, `max_age` (seconds): retention limits; unlimited
                 by default. `overflow`: the reaction of a full topic: `"block"` (publishers wait, within their timeout),
-                `"reject"` (they get `StoreFull`; the default of round-robin topics and with `retain_for`) or
-                `"drop-oldest"` (the default of broadcast topics; in a round-robin topic the oldest message without an
-                ack becomes a dead letter). `retain_for`: the name of a durable subscription of a broadcast topic. It
-                is created with the topic, which keeps messages until it has acknowledged them. `max_deliveries`:
+                `"reject"` (they get `StoreFull`; the default of round-robin topics and with `retention` or
+                `retain_for`) or `"drop-oldest"` (the default of broadcast topics; in a round-robin topic the oldest
+                message without an ack becomes a dead letter). `retention`: `"read"`: a broadcast topic keeps messages
+                until all durable subscriptions and consumer groups have acknowledged them. `retain_for`: the name of a
+                durable subscription of a broadcast topic. It is created with the topic, which keeps messages until it
+                has acknowledged them. `inactive_threshold`: seconds after which a durable subscription or a group that
+                no client has open is deleted; never by default. `max_deliveries`:
                 deliveries after which a message becomes a dead letter; unlimited by default. `dead_letter`: the topic
                 of the dead letters. `retry_delay`: seconds before the redelivery of a message that was nacked or timed
                 out, or a list with the seconds of each attempt; by default 0.1, doubling to 30.
@@ -235,7 +238,7 @@ class Client(ClosesAtExit):
             them before.
 
         Raises:
-            TopicError: The topic does not exist or has `retain_for`, or *up_to* is above its newest id.
+            TopicError: The topic does not exist, has `retention` or `retain_for`, or *up_to* is above its newest id.
             PermissionDenied: The client does not have the permission `admin` for the topic.
             ValueError: *up_to* is below 1.
             TypeError: *up_to* is not a whole number.
@@ -259,9 +262,9 @@ class Client(ClosesAtExit):
             some before.
 
         Raises:
-            TopicError: The dead-letter topic does not exist, is a round-robin topic, or has `retain_for`; or the topic
-                of a dead letter is unknown or does not exist. The text has the number of dead letters that were moved
-                before, also in the next two errors.
+            TopicError: The dead-letter topic does not exist, is a round-robin topic, or has `retention` or
+                `retain_for`; or the topic of a dead letter is unknown or does not exist. The text has the number of
+                dead letters that were moved before, also in the next two errors.
             StoreFull: The topic of a dead letter has no room for it, or the broker's disk is full. A round-robin topic
                 with `overflow="drop-oldest"` also needs room.
             PermissionDenied: The client has neither `publish` nor `admin` for the topic of a dead letter, or not

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
 from omq._core.blocks import read_header
+from omq.broker.core.activity import Activity
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import CursorStats, GroupStats, SubscriptionStats
@@ -29,15 +29,33 @@ from omq.broker.protocol import check_name
 from omq.broker.start_time import StartTime, describe_time, overrun_since
 from omq.store.async_store import AsyncStore
 from omq.store.clock import wall
-from omq.store.errors import DamagedError, Gone, OutOfSpace, StoreError
-from omq.store.interface import Acknowledge, DeleteCursor, DeleteGroup, SetCursor, SetGroup, TopicState, Trim, Write
+from omq.store.errors import DamagedError, Gone, OutOfSpace, StoreError, UnknownTopic
+from omq.store.interface import (
+    Acknowledge,
+    DeleteCursor,
+    DeleteGroup,
+    SetCursor,
+    SetGroup,
+    TopicState,
+    Trim,
+    Write,
+    keeps_unread,
+)
 from omq.workqueue.dispatcher import TURN_BYTES
 from omq.workqueue.queue import MIN_BLOCK_BYTES
 
 log = logging.getLogger("omq.broker")
 
+_ReaderKind = Literal["subscription", "group"]
+
 #: After the disk was full, until a trim is submitted again.
 _TRIM_RETRY_DELAY_S: Final = 1.0
+#: The shortest and the longest time between two checks for inactive readers. A timer stands still while the system
+#: sleeps; their inactivity does not.
+_MIN_CHECK_INTERVAL_S: Final = 0.1
+_MAX_CHECK_INTERVAL_S: Final = 3600.0
+#: Until a reader that could not be deleted, for instance because the disk was full, is checked again.
+_EXPIRY_RETRY_DELAY_S: Final = 1.0
 #: By which a client's clock may be ahead of the broker's.
 _MAX_CLOCK_DIFFERENCE_US: Final = 10_000_000
 
@@ -106,6 +124,7 @@ class BroadcastTopic(Topic):
 
     Attributes:
         groups: The work queues of the consumer groups by name.
+        readers_expired: The number of durable subscriptions and groups that were deleted as inactive.
     """
 
     delivery: Literal["broadcast", "round-robin"] = "broadcast"
@@ -124,8 +143,9 @@ class BroadcastTopic(Topic):
         #: Those that may have messages to deliver and room for them, in the order of their turns.
         self._ready: dict[TopicSubscription, None] = {}
         self._cursors = cursors
-        #: When each was last opened, acknowledged or closed, in seconds since 1970.
-        self._active = dict.fromkeys(cursors, time.time())
+        self._opened = Activity.now()
+        #: When each was last opened, acknowledged or closed.
+        self._active = dict.fromkeys(cursors, self._opened)
         self._holders: dict[str, TopicSubscription] = {}
         self._dirty: dict[str, int] = {}
         self._unconfirmed: set[str] = set()  # names whose first position is not durable yet
@@ -133,6 +153,7 @@ class BroadcastTopic(Topic):
         self.groups: dict[str, TopicQueue] = {}
         self._damaged_groups: dict[str, DamagedError] = {}
         self._changing: dict[str, asyncio.Future[None]] = {}  # groups that are created, moved or deleted
+        self._moving: dict[str, int] = {}  # groups that are created or moved, and to which position
         self._ready_groups: dict[TopicQueue, None] = {}  # in the order of their turns
         self._dirty_groups: dict[str, None] = {}
         self._groups_first = state.first  # the oldest id, as far as the groups know
@@ -142,8 +163,16 @@ class BroadcastTopic(Topic):
         self._retained_for: str | None = self.settings.get("retain_for")
         if self._retained_for is not None:
             cursors.setdefault(self._retained_for, 0)
-            self._active.setdefault(self._retained_for, time.time())
-            self._trim(cursors[self._retained_for])  # the broker may have stopped between the ack and the trim
+            self._active.setdefault(self._retained_for, self._opened)
+        #: The cursors as they are stored. A lower or new one counts at once, and a deleted one until it is not stored.
+        self._stored_cursors = dict(cursors)
+        self._trimmed_to = 0  # the highest id that was submitted to be dropped
+        self._trim_scheduled = False
+        self._trim()  # the broker may have stopped between the ack and the trim
+        self.readers_expired = 0
+        self._expiring: set[asyncio.Task[None]] = set()
+        self._checks = 0  # the number of series of checks for inactive readers; only the last one goes on
+        self._check_inactive(0)
 
     # ------------------------------------------------------------------ other settings
 
@@ -157,17 +186,21 @@ class BroadcastTopic(Topic):
 
         found = self._bound_losses(settings, kept, state.bytes, beyond, fate)
         found += self._age_losses(settings, state.first, kept)
-        name = settings.get("retain_for")
-        if name is not None and name != self._retained_for and name in self._cursors:
-            lost = kept - state.messages(self._cursors[name])
-            if lost:
-                found.append(Loss("retain_for", f"{lost} of the {kept} {fate}, up to its cursor {self._cursors[name]}"))
+        changed = [key for key in ("retention", "retain_for") if settings.get(key) != self.settings.get(key)]
+        if changed:
+            up_to = self._read_up_to(settings, self._cursors)
+            if lost := kept - state.messages(up_to):
+                floor = "lowest cursor or ack floor" if "retention" in settings else "cursor"
+                found.append(Loss(changed[0], f"{lost} of the {kept} {fate}, up to the {floor} {up_to}"))
         return found
 
     async def alter(self, settings: dict[str, Any]) -> None:
         await super().alter(settings)
         for group in self.groups.values():
             group.queue.limit_tries(settings.get("max_deliveries"))
+        self._checks += 1
+        self._check_inactive(self._checks)
+        self._schedule_trim()
         before, self._retained_for = self._retained_for, settings.get("retain_for")
         if before == self._retained_for:
             return
@@ -225,7 +258,7 @@ class BroadcastTopic(Topic):
         self._subscriptions[subscription] = None
         if name is not None:
             self._holders[name] = subscription
-            self._active[name] = time.time()
+            self._active[name] = Activity.now()
             if known is None:
                 # The subscription is durable from now on, even if its position is never moved.
                 self._unconfirmed.add(name)
@@ -239,7 +272,7 @@ class BroadcastTopic(Topic):
             return self._position_at(replay, restarts)
         if replay == "latest":
             return self.last, False
-        first = self.state().first
+        first = max(self.state().first, self._trimmed_to + 1)
         if replay == "earliest":
             return first - 1, True
         if not isinstance(replay, int) or isinstance(replay, bool) or replay < 0:
@@ -263,7 +296,7 @@ class BroadcastTopic(Topic):
             )
         if found.dropped and not restarts:
             raise overrun_since(self.name, start, found.next, found.timestamp)
-        return found.next - 1, found.dropped
+        return max(found.next - 1, self._trimmed_to), found.dropped
 
     def is_durable(self, name: str) -> bool:
         """Returns whether the position of a durable subscription is stored durably."""
@@ -289,7 +322,7 @@ class BroadcastTopic(Topic):
         name = subscription.name
         if name is not None and self._holders.get(name) is subscription:
             del self._holders[name]
-            self._active[name] = time.time()
+            self._active[name] = Activity.now()
 
     def end(self, error: BrokerError | None) -> None:
         for subscription in tuple(self._subscriptions):
@@ -421,10 +454,11 @@ class BroadcastTopic(Topic):
         """Moves the position of a durable subscription."""
         self._check_not_future(position)
         self.touch()
-        if name == self._retained_for:
-            position = max(position, self._cursors[name])  # earlier messages are dropped
+        if name == self._retained_for or "retention" in self.settings:
+            position = max(position, self._cursors.get(name, position))  # earlier messages are dropped
         self._cursors[name] = self._dirty[name] = position
-        self._active[name] = time.time()
+        self._stored_cursors[name] = min(self._stored_cursors.get(name, position), position)
+        self._active[name] = Activity.now()
         self._schedule_save()
 
     def save(self) -> None:
@@ -437,10 +471,12 @@ class BroadcastTopic(Topic):
                 self._submit_save(write)
 
     def _on_saved(self, write: Write) -> None:
-        if write.error is None and isinstance(write, SetCursor):
-            self._unconfirmed.discard(write.name)
-            if write.name == self._retained_for:
-                self._trim(write.id)
+        if write.error is None:
+            if isinstance(write, SetCursor):
+                self._unconfirmed.discard(write.name)
+                if write.name in self._cursors:
+                    self._stored_cursors[write.name] = min(write.id, self._cursors[write.name])
+            self._schedule_trim()
         super()._on_saved(write)
 
     def _restore_unsaved(self, write: Write) -> None:
@@ -453,14 +489,53 @@ class BroadcastTopic(Topic):
         if write.name in self._cursors:
             self._dirty.setdefault(write.name, self._cursors[write.name])
 
-    def _trim(self, position: int) -> None:
-        """Drops the messages that the subscription of `retain_for` has acknowledged durably."""
-        if position >= self.state().first and not self.deleted:
-            self._store.submit(Trim(self.id, position + 1), self._trimmed)
+    # ------------------------------------------------------------------ messages that all readers have
 
-    def _trimmed(self, write: Trim) -> None:
+    def _read_up_to(self, settings: Mapping[str, Any], cursors: Mapping[str, int]) -> int:
+        """Returns the id up to which the readers for which the topic keeps its messages have acknowledged them.
+
+        With `retention` these readers are all durable subscriptions and groups, otherwise the one of `retain_for`.
+
+        Args:
+            settings: All settings.
+            cursors: The cursors of the durable subscriptions.
+
+        Returns:
+            The lowest cursor or ack floor; -1 if that is damaged, or without such a reader.
+        """
+        positions: list[int] = []
+        name = settings.get("retain_for")
+        if "retention" in settings:
+            positions += cursors.values()
+            positions += self._moving.values()
+            if self.groups or self._damaged_groups:
+                positions += self._store.store.ack_floors(self.id).values()
+        if name is not None:
+            positions.append(cursors[name] if name in cursors else self.state().first - 1)  # it will start there
+        return min(positions, default=-1)
+
+    def acknowledged(self) -> None:
+        self._schedule_trim()
+
+    def _schedule_trim(self) -> None:
+        """Schedules `_trim`, once for all results of this turn of the loop."""
+        if keeps_unread(self.settings) and not self._trim_scheduled:
+            self._trim_scheduled = True
+            self._scheduler.later(0, self._trim)
+
+    def _trim(self) -> None:
+        """Drops the messages that all readers for which the topic keeps them have acknowledged durably."""
+        self._trim_scheduled = False
+        if self.deleted or not keeps_unread(self.settings):
+            return
+        up_to = self._read_up_to(self.settings, self._stored_cursors)
+        if up_to >= self.state().first:
+            self._trimmed_to = max(self._trimmed_to, up_to)
+            self._store.submit(Trim(self.id, up_to + 1), self._on_trimmed)
+
+    def _on_trimmed(self, write: Trim) -> None:
         if isinstance(write.error, OutOfSpace):
-            self._scheduler.later(_TRIM_RETRY_DELAY_S, lambda: self._trim(write.first - 1))
+            self._scheduler.later(_TRIM_RETRY_DELAY_S, self._trim)
             return
         self.shrunk()
 
@@ -473,7 +548,12 @@ class BroadcastTopic(Topic):
         return write.dropped
 
     def check_not_retained(self) -> None:
-        """Raises `TopicError` if the topic keeps its messages for a durable subscription (`retain_for`)."""
+        """Raises `TopicError` if the topic keeps its messages for readers (`retention` or `retain_for`)."""
+        if "retention" in self.settings:
+            raise TopicError(
+                f"topic {self.name!r} has retention={self.settings['retention']!r}: its messages are dropped when all "
+                "durable subscriptions and groups have acknowledged them, not before"
+            )
         if self._retained_for is not None:
             raise TopicError(
                 f"topic {self.name!r} has retain_for={self._retained_for!r}: its messages are dropped when this "
@@ -508,6 +588,9 @@ class BroadcastTopic(Topic):
             self._active.setdefault(name, active)
             self.touch()
             raise
+        if name not in self._cursors:
+            self._stored_cursors.pop(name, None)
+        self._schedule_trim()
 
     # ------------------------------------------------------------------ consumer groups
 
@@ -572,12 +655,16 @@ class BroadcastTopic(Topic):
         Raises:
             TopicError: There is no such group, or it has consumers.
         """
+        await self._drop_group(name)
+        self._log_group(name, "deleted", "was deleted")
+
+    async def _drop_group(self, name: str) -> None:
         await self._check_unused(name, "deleted")
         async with self._change(name):
             await self._store.do(DeleteGroup(self.id, name))
             self.groups.pop(name, None)
             self._damaged_groups.pop(name, None)
-        self._log_group(name, "deleted", "was deleted")
+        self._schedule_trim()
 
     def _log_group(self, name: str, change: str, text: str, **fields: int) -> None:
         log.info(
@@ -620,10 +707,15 @@ class BroadcastTopic(Topic):
             self.touch()
 
     async def _set_group(self, name: str, position: int) -> None:
-        async with self._change(name):
-            await self._store.do(SetGroup(self.id, name, position))
-            self._damaged_groups.pop(name, None)
-            self._add_group(name, self.state())
+        self._moving[name] = position
+        try:
+            async with self._change(name):
+                await self._store.do(SetGroup(self.id, name, position))
+                self._damaged_groups.pop(name, None)
+                self._add_group(name, self.state())
+        finally:
+            del self._moving[name]
+            self._schedule_trim()
 
     def _add_group(self, name: str, state: TopicState) -> None:
         """Opens a group that the store has."""
@@ -669,6 +761,83 @@ class BroadcastTopic(Topic):
             for group in self.groups.values():
                 group.expire(first, "retention", "were dropped by retention")
 
+    # ------------------------------------------------------------------ inactive readers
+
+    def _idle(self, kind: _ReaderKind, name: str) -> float:
+        """Returns the seconds for which a reader was not in use; 0 while it is in use, or if it cannot be inactive."""
+        if kind == "subscription":
+            if name in self._holders or name == self._retained_for or name not in self._cursors:
+                return 0.0
+            return self._active[name].idle()
+        if name in self._changing:
+            return 0.0
+        if name in self._damaged_groups:
+            return self._opened.idle()
+        group = self.groups.get(name)
+        return 0.0 if group is None or group.consumers else group.active.idle()
+
+    def _readers_by_name(self) -> Iterator[tuple[_ReaderKind, str]]:
+        for name in self._cursors:
+            yield "subscription", name
+        for name in (*self.groups, *self._damaged_groups):
+            yield "group", name
+
+    def _check_inactive(self, checks: int) -> None:
+        """Deletes the readers that are inactive, and schedules the next check.
+
+        Args:
+            checks: The number of this series of checks. It ends when the settings change.
+        """
+        threshold = self.settings.get("inactive_threshold")
+        if threshold is None or checks != self._checks or not self._exists():
+            return
+        wait = threshold
+        for kind, name in self._readers_by_name():
+            left = threshold - self._idle(kind, name)
+            if left > 0:
+                wait = min(wait, left)
+            else:
+                wait = min(wait, _EXPIRY_RETRY_DELAY_S)
+                task = asyncio.get_running_loop().create_task(self._expire_reader(kind, name, threshold))
+                self._expiring.add(task)
+                task.add_done_callback(self._expiring.discard)
+        wait = min(max(wait, _MIN_CHECK_INTERVAL_S), _MAX_CHECK_INTERVAL_S)
+        self._scheduler.later(wait, lambda: self._check_inactive(checks))
+
+    def _exists(self) -> bool:
+        """Returns whether the store has the topic; its deletion may fail."""
+        try:
+            return self._store.store.topic(self.id).id == self.id
+        except UnknownTopic:
+            return False
+
+    async def _expire_reader(self, kind: _ReaderKind, name: str, threshold: float) -> None:
+        """Deletes a durable subscription or a group, unless it was in use within *threshold* seconds."""
+        idle = self._idle(kind, name)
+        if idle < threshold or self.deleted:
+            return
+        unread = self._unread(kind, name)
+        with contextlib.suppress(BrokerError):  # the next check tries again
+            await (self._drop_group(name) if kind == "group" else self.delete_durable(name))
+            self.touch()
+            self.readers_expired += 1
+            log.warning(
+                "topic %r: %s %r was deleted, as it was not in use for %d s; it had %d unread messages",
+                self.name,
+                "group" if kind == "group" else "durable subscription",
+                name,
+                idle,
+                unread,
+                extra={"event": "reader_expired", "topic": self.name, kind: name, "idle": idle, "lag": unread},
+            )
+
+    def _unread(self, kind: _ReaderKind, name: str) -> int:
+        """Returns the number of kept messages that a reader has not acknowledged; of a damaged group all."""
+        if kind == "subscription":
+            return self._lag_counter()(self._cursors[name])
+        group = self.groups.get(name)
+        return self.state().messages(0, self.last) if group is None else group.unfinished(self.last)
+
     @property
     def expired(self) -> int:  # type: ignore[override]
         """The number of messages that retention has dropped before groups had finished them."""
@@ -683,8 +852,9 @@ class BroadcastTopic(Topic):
                 "lag": group.unfinished(self.last),
                 "in_flight": group.in_flight,
                 "consumers": len(group.consumers),
+                "active": group.active.time,
             }
-            for name, group in sorted(self.groups.items())
+            for name, group in self.groups.items()
         ]
 
     def durables(self) -> list[CursorStats]:
@@ -695,7 +865,7 @@ class BroadcastTopic(Topic):
                 "position": position,
                 "lag": lag(position),
                 "held": name in self._holders,
-                "active": self._active[name],
+                "active": self._active[name].time,
             }
             for name, position in self._cursors.items()
         ]

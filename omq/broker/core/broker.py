@@ -468,7 +468,7 @@ class Broker:
             The number of dropped messages.
 
         Raises:
-            TopicError: The id is above the newest one, or the topic has `retain_for`.
+            TopicError: The id is above the newest one, or the topic has `retention` or `retain_for`.
         """
         last = topic.last_to_drop(up_to)
         dropped = await topic.purge(last)
@@ -492,8 +492,8 @@ class Broker:
             The number of moved dead letters, and the id of the next one; 0 if none is left.
 
         Raises:
-            TopicError: The dead letters are in a round-robin topic or in one with `retain_for`, the id is above the
-                newest one, or the first one's topic does not exist.
+            TopicError: The dead letters are in a round-robin topic or in one with `retention` or `retain_for`, the id
+                is above the newest one, or the first one's topic does not exist.
             StoreFull: The first one's topic or the disk is full.
         """
         if not isinstance(dead, BroadcastTopic):

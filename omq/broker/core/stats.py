@@ -38,6 +38,8 @@ class GroupStats(TypedDict):
     lag: int  # messages that are not acknowledged by the group
     in_flight: int  # those of them that consumers have
     consumers: int
+    #: When a consumer last joined, got or acknowledged a message, or left, or the broker started; seconds since 1970.
+    active: float
 
 
 class TopicStats(TypedDict):
@@ -64,9 +66,10 @@ class TopicStats(TypedDict):
     blocked: int  # messages whose publishers wait for room in the topic
     dropped: int  # round robin, overflow drop-oldest: unacknowledged messages moved to the dead letters (counter)
     expired: int  # unacknowledged messages of a work queue or a group that retention has dropped (counter)
+    readers_expired: int  # durable subscriptions and groups that inactive_threshold has deleted (counter)
     subscriptions: list[SubscriptionStats]
     names: list[CursorStats]  # those that this broker has created last come last
-    groups: list[GroupStats]
+    groups: list[GroupStats]  # the same
 
 
 class LatencyStats(TypedDict):

@@ -224,7 +224,7 @@ class Topic:
 
         def key_of(bound: str) -> str:
             """Returns the setting to blame: the bound, or the one by which the topic drops its oldest messages."""
-            keys = (bound, "overflow", "retain_for")
+            keys = (bound, "overflow", "retention", "retain_for")
             return next((key for key in keys if settings.get(key) != self.settings.get(key)), bound)
 
         found: list[Loss] = []
@@ -355,6 +355,9 @@ class Topic:
 
     def refresh(self) -> None:
         """Takes account of messages that the store has dropped by age."""
+
+    def acknowledged(self) -> None:
+        """Takes account of messages that a consumer group has finished durably."""
 
     def count_published(self, count: int, size: int) -> None:
         """Counts messages that were appended, committed or moved to the topic."""
@@ -559,6 +562,7 @@ class Topic:
             "blocked": 0 if self.admission is None else self.admission.blocked,
             "dropped": self.dropped,
             "expired": self.expired,
+            "readers_expired": self.readers_expired,
             "subscriptions": self.subscriptions(),
             "names": self.durables(),
             "groups": self.group_stats(),
@@ -570,6 +574,7 @@ class Topic:
     dead_lettered = 0
     dropped = 0
     expired = 0
+    readers_expired = 0
 
 
 class Publication:

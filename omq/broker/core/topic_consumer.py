@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from omq.broker.core.sink import Sink
 from omq.broker.errors import BrokerError, BrokerFailed
@@ -14,15 +15,31 @@ log = logging.getLogger("omq.broker")
 
 
 class TopicConsumer(QueueConsumer):
-    """A consumer of a round-robin topic.
+    """A consumer of a round-robin topic, or of a consumer group.
+
+    Args:
+        dispatcher: Delivers to it.
+        sink: Receives its messages.
+        ack_timeout: Seconds until an unacknowledged message is delivered again.
+        credit: The messages that may be in flight.
+        ended: Called when the consumer has ended.
 
     Attributes:
-        sink: Receives its messages.
+        sink: As the argument.
     """
 
-    def __init__(self, dispatcher: DispatcherView, sink: Sink, ack_timeout: float, credit: int) -> None:
+    def __init__(
+        self, dispatcher: DispatcherView, sink: Sink, ack_timeout: float, credit: int, ended: Callable[[], None]
+    ) -> None:
         super().__init__(dispatcher, ack_timeout, credit)
         self.sink = sink
+        self._ended = ended
+
+    def end(self) -> None:
+        was_active = self.active
+        super().end()
+        if was_active:
+            self._ended()
 
     def has_room(self) -> bool:
         return self.sink.room() > 0

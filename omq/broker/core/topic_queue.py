@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
+from omq.broker.core.activity import Activity
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import SubscriptionStats
@@ -56,6 +57,7 @@ class TopicQueue:
         queue: The messages.
         ended: The group was deleted.
         expired: The number of unfinished messages that retention has dropped.
+        active: When a consumer last joined, got or acknowledged a message, or left. Only of a group.
 
     Raises:
         DamagedError: The acks are damaged.
@@ -78,6 +80,7 @@ class TopicQueue:
         self._fields = {"topic": topic.name, "group": group} if group else {"topic": topic.name}  # of log lines
         self.ended = False
         self.expired = 0
+        self.active = Activity.now()
         self.changed = changed
         self.later = later
         self._topic = topic
@@ -106,10 +109,14 @@ class TopicQueue:
         """Adds a consumer; see `Broker.consume`."""
         if self.deleted:
             raise TopicError(f"topic {self._topic.name!r} was deleted")
-        consumer = TopicConsumer(self._dispatcher, sink, ack_timeout, credit)
-        self.touch()
+        consumer = TopicConsumer(self._dispatcher, sink, ack_timeout, credit, self._record_activity)
+        self._record_activity()
         self._dispatcher.add(consumer)
         return consumer
+
+    def _record_activity(self) -> None:
+        self.touch()
+        self.active = Activity.now()
 
     def end(self, error: BrokerError | None) -> None:
         """Ends all consumers."""
@@ -156,10 +163,14 @@ class TopicQueue:
         self._topic.delivered_bytes += size
         if tries > 1:
             self._topic.redelivered += count
+        if self.group:
+            self._record_activity()
         self.changed()
 
     def finished(self, first: int, last: int) -> None:
-        if not self.group and self._topic.admission is not None:
+        if self.group:
+            self._record_activity()
+        elif self._topic.admission is not None:
             self._topic.admission.resume()
 
     def damaged(self, first: int, last: int) -> None:
@@ -179,6 +190,8 @@ class TopicQueue:
 
     def moved_to_dead_letters(self, target: int, write: Any) -> None:
         self._topic.dead_lettered += 1
+        if self.group:
+            self._topic.acknowledged()
         # `RoundRobinTopic._drop_oldest` logs those that overflow.
         if write.reason == "max-deliveries" and self._dead_letter_log.passes():
             more = self._dead_letter_log.suppressed

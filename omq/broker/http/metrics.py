@@ -2,8 +2,8 @@
 
 The number of series is bounded, because clients choose the names. Of more than `MAX_SERIES` topics the oldest have
 series of their own; all others share those with `topic=""`, which is not a valid name. So do the durable subscriptions
-of each of these topics above `MAX_SUBSCRIPTIONS`, and all above `MAX_SERIES`. A name has at most 255 bytes. Users and
-peers are never labels.
+of each of these topics above `MAX_READERS`, and all above `MAX_SERIES`; and in the same way the consumer groups. A name
+has at most 255 bytes. Users and peers are never labels.
 
 The values of topics are cached until they change. This module writes their lines itself, in a tenth of the time that
 `prometheus_client` takes.
@@ -12,8 +12,8 @@ The values of topics are cached until they change. This module writes their line
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -26,17 +26,44 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from omq.broker.core.stats import BrokerStats, CursorStats, StoreStats, TopicStats
+from omq.broker.core.stats import BrokerStats, StoreStats, TopicStats
 from omq.broker.http.view import Each, lag_of
 from omq.unpatched import threading
 
-MAX_SERIES: Final = 1000  # topics with series of their own, and durable subscriptions
-MAX_SUBSCRIPTIONS: Final = 100  # durable subscriptions of one topic with series of their own
+MAX_SERIES: Final = 1000  # topics with series of their own; durable subscriptions; consumer groups
+MAX_READERS: Final = 100  # durable subscriptions of one topic with series of their own; its consumer groups
 PREFIX: Final = "omq_broker"
 
 Row = tuple[int, ...]  # a topic's values, one of each of `COUNTERS` and `GAUGES`
-#: The values of durable subscriptions with a label, one of each of `SUBSCRIPTION_GAUGES`.
-SubscriptionRow = tuple[str, tuple[float, float, float]]
+ReaderRow = tuple[str, tuple[float, ...]]  # the name of a reader, escaped, and its values, one of each gauge
+
+
+class ReaderKind(NamedTuple):
+    """Durable subscriptions, or consumer groups.
+
+    Attributes:
+        label: The label with the name.
+        of: Returns those of a topic.
+        gauges: The name of each metric, its description, its value, and the function that returns the value of those
+            that share a series.
+    """
+
+    label: str
+    of: Callable[[TopicStats], Sequence[Mapping[str, Any]]]
+    gauges: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float], Callable[[Iterable[float]], float]], ...]
+
+    def rows(self, topic: TopicStats, each: Each) -> list[ReaderRow]:
+        """Returns the rows of those of a topic."""
+        return [
+            (one["name"].translate(_ESCAPES), tuple(value(one) for _, _, value, _ in self.gauges))
+            for one in each(self.of(topic))
+        ]
+
+    def join(self, rows: Sequence[ReaderRow]) -> tuple[float, ...]:
+        """Returns the values of those that share a series."""
+        columns = zip(*(values for _, values in rows), strict=True)
+        return tuple(join(column) for (_, _, _, join), column in zip(self.gauges, columns, strict=True))
+
 
 #: Names without their suffix, descriptions and values. The topics above `MAX_SERIES` share their sum.
 COUNTERS: Final[tuple[tuple[str, str, Callable[[TopicStats], int]], ...]] = (
@@ -57,6 +84,11 @@ COUNTERS: Final[tuple[tuple[str, str, Callable[[TopicStats], int]], ...]] = (
         "Unfinished messages of a work queue that max_age has dropped.",
         lambda topic: topic["expired"],
     ),
+    (
+        "readers_expired",
+        "Durable subscriptions and consumer groups that inactive_threshold has deleted.",
+        lambda topic: topic["readers_expired"],
+    ),
 )
 GAUGES: Final[tuple[tuple[str, str, Callable[[TopicStats], int]], ...]] = (
     ("topic_bytes", "Bytes of the topic in the store.", lambda topic: topic["bytes"]),
@@ -73,29 +105,66 @@ GAUGES: Final[tuple[tuple[str, str, Callable[[TopicStats], int]], ...]] = (
     # The topics above `MAX_SERIES` share the maximum.
     ("topic_lag_messages", "Lag of the slowest subscription; backlog of a work queue.", lag_of),
 )
-#: Of durable subscriptions. Those that share a series have the longest lag, the earliest activity, and the number of
-#: open ones.
-SUBSCRIPTION_GAUGES: Final = (
-    ("subscription_lag_messages", "Kept messages after the cursor of a durable subscription."),
-    (
-        "subscription_last_activity_timestamp_seconds",
-        "When a durable subscription was last opened, acknowledged or closed, or the broker started.",
+READER_KINDS: Final = (
+    ReaderKind(
+        "subscription",
+        lambda topic: topic["names"],
+        (
+            (
+                "subscription_lag_messages",
+                "Kept messages after the cursor of a durable subscription.",
+                lambda one: one["lag"],
+                max,
+            ),
+            (
+                "subscription_last_activity_timestamp_seconds",
+                "When a durable subscription was last opened, acknowledged or closed, or the broker started.",
+                lambda one: one["active"],
+                min,
+            ),
+            ("subscription_open", "Whether a client has the durable subscription open.", lambda one: one["held"], sum),
+        ),
     ),
-    ("subscription_open", "Whether a client has the durable subscription open."),
+    ReaderKind(
+        "group",
+        lambda topic: topic["groups"],
+        (
+            (
+                "group_lag_messages",
+                "Kept messages that a consumer group has not acknowledged.",
+                lambda one: one["lag"],
+                max,
+            ),
+            (
+                "group_in_flight_messages",
+                "Messages that the consumers of a group have and have not acknowledged.",
+                lambda one: one["in_flight"],
+                sum,
+            ),
+            ("group_consumers", "Consumers of a consumer group.", lambda one: one["consumers"], sum),
+            (
+                "group_last_activity_timestamp_seconds",
+                "When a consumer of the group last joined, got or acknowledged a message, or left, or the broker "
+                "started.",
+                lambda one: one["active"],
+                min,
+            ),
+        ),
+    ),
 )
 #: The names of samples, in the order of a row.
 SAMPLES: Final = (
     *(f"{PREFIX}_{name}_total" for name, _, _ in COUNTERS),
     *(f"{PREFIX}_{name}" for name, _, _ in GAUGES),
 )
-SUBSCRIPTION_SAMPLES: Final = tuple(f"{PREFIX}_{name}" for name, _ in SUBSCRIPTION_GAUGES)
 #: Empty families, from which an encoder makes the headers.
 FAMILIES: Final[tuple[Metric, ...]] = (
     *(CounterMetricFamily(f"{PREFIX}_{name}", text, labels=["topic"]) for name, text, _ in COUNTERS),
     *(GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=["topic"]) for name, text, _ in GAUGES),
     *(
-        GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=["topic", "subscription"])
-        for name, text in SUBSCRIPTION_GAUGES
+        GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=["topic", kind.label])
+        for kind in READER_KINDS
+        for name, text, _, _ in kind.gauges
     ),
 )
 _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
@@ -106,7 +175,8 @@ class MetricsPage:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._rows: dict[int, tuple[TopicStats, Row, list[SubscriptionRow]]] = {}  # by a topic's id
+        #: By a topic's id: its row, and those of its readers of each of `READER_KINDS`.
+        self._rows: dict[int, tuple[TopicStats, Row, list[list[ReaderRow]]]] = {}
 
     def encode(self, stats: BrokerStats, accept: str = "", each: Each = iter) -> tuple[bytes, str]:
         """Encodes statistics; in any thread.
@@ -128,28 +198,31 @@ class MetricsPage:
         samples = [*zip(labels, rows, strict=False)]
         if len(rows) > MAX_SERIES:
             samples.append(('topic=""', _sum_rows(rows[MAX_SERIES:], each)))
-        subscriptions = _subscriptions(labels, [one for _, _, one in found], each)
         headers = encode(_Families(FAMILIES)).decode().splitlines(keepends=True)  # two lines a family
         parts: list[str] = []
         for at, name in enumerate(each(SAMPLES)):
             parts += headers[2 * at : 2 * at + 2]
             parts += [f"{name}{{{label}}} {float(row[at])}\n" for label, row in samples]
-        for at, name in enumerate(SUBSCRIPTION_SAMPLES):
-            parts += headers[2 * (len(SAMPLES) + at) :][:2]
-            parts += [f"{name}{{{label}}} {float(values[at])}\n" for label, values in each(subscriptions)]
+        at = 2 * len(SAMPLES)
+        for kind, *readers in zip(READER_KINDS, *(one for _, _, one in found), strict=True):
+            series = _reader_series(kind, labels, readers, each)
+            for column, (name, *_) in enumerate(kind.gauges):
+                parts += headers[at : at + 2]
+                parts += [f"{PREFIX}_{name}{{{label}}} {float(values[column])}\n" for label, values in each(series)]
+                at += 2
         others = CollectorRegistry(auto_describe=False)
         others.register(_Families(_broker(stats)))
         others.register(_Families(_store(stats["store"])))
         ProcessCollector(registry=others)
         return "".join(parts).encode() + encode(others), content_type
 
-    def _rows_of(self, topics: Sequence[TopicStats], each: Each) -> list[tuple[TopicStats, Row, list[SubscriptionRow]]]:
+    def _rows_of(self, topics: Sequence[TopicStats], each: Each) -> list[tuple[TopicStats, Row, list[list[ReaderRow]]]]:
         before, rows = self._rows, []
         self._rows = cache = {}
         for topic in each(topics):
             cached = before.get(topic["id"])
             if cached is None or cached[0] is not topic:
-                cached = topic, _row(topic), [*each(map(_subscription, topic["names"]))]
+                cached = topic, _row(topic), [kind.rows(topic, each) for kind in READER_KINDS]
             cache[topic["id"]] = cached
             rows.append(cached)
         return rows
@@ -218,37 +291,29 @@ def _row(topic: TopicStats) -> Row:
     return tuple(value(topic) for _, _, value in (*COUNTERS, *GAUGES))
 
 
-def _subscription(durable: CursorStats) -> SubscriptionRow:
-    return durable["name"].translate(_ESCAPES), (durable["lag"], durable["active"], durable["held"])
-
-
-def _subscriptions(
-    labels: Sequence[str], found: Sequence[Sequence[SubscriptionRow]], each: Each
-) -> list[tuple[str, tuple[float, float, float]]]:
-    """Returns the labels and values of the series of durable subscriptions.
+def _reader_series(
+    kind: ReaderKind, labels: Sequence[str], found: Sequence[Sequence[ReaderRow]], each: Each
+) -> list[ReaderRow]:
+    """Returns the labels and values of the series of readers.
 
     Args:
+        kind: The kind of the readers.
         labels: The labels of the topics with series of their own.
-        found: The durable subscriptions of all topics, oldest first, in the order of *labels*.
+        found: The readers of all topics, oldest first, in the order of *labels*.
         each: Iterates over topics; it may yield the GIL between two.
     """
-    samples, room = [], MAX_SERIES
+    samples: list[ReaderRow] = []
+    room = MAX_SERIES
     for label, rows in each(zip(labels, found, strict=False)):
-        own = min(len(rows), MAX_SUBSCRIPTIONS, room)
+        own = min(len(rows), MAX_READERS, room)
         room -= own
-        samples += [(f'{label},subscription="{name}"', values) for name, values in rows[:own]]
+        samples += [(f'{label},{kind.label}="{name}"', values) for name, values in rows[:own]]
         if len(rows) > own:
-            samples.append((f'{label},subscription=""', _join(rows[own:])))
+            samples.append((f'{label},{kind.label}=""', kind.join(rows[own:])))
     others = [row for rows in each(found[len(labels) :]) for row in rows]
     if others:
-        samples.append(('topic="",subscription=""', _join(others)))
+        samples.append((f'topic="",{kind.label}=""', kind.join(others)))
     return samples
-
-
-def _join(rows: Sequence[SubscriptionRow]) -> tuple[float, float, float]:
-    """Returns the values of durable subscriptions that share a series; see `SUBSCRIPTION_GAUGES`."""
-    lags, activities, opened = zip(*(values for _, values in rows), strict=True)
-    return max(lags), min(activities), sum(opened)
 
 
 def _sum_rows(rows: Sequence[Row], each: Each) -> Row:

@@ -100,6 +100,7 @@ def _topic(topic: TopicStats, rates: TopicRates) -> dict[str, Any]:
     return {
         **topic,
         "names": sorted(topic["names"], key=lambda one: one["name"]),
+        "groups": sorted(topic["groups"], key=lambda one: one["name"]),
         "subscribers": len(topic["subscriptions"]),
         "lag": lag_of(topic),
         "rate_in": rate_in,

@@ -966,7 +966,7 @@ class ClientSession:
     def _groups(self, tag: bytes, message: list[bytes]) -> None:
         """Sends the consumer groups of a topic."""
         topic = self.topic(message[2], "consume")
-        self.put((p.GROUPS, tag, p.pack_json(topic.group_stats())))
+        self.put((p.GROUPS, tag, p.pack_json(sorted(topic.group_stats(), key=lambda one: one["name"]))))
 
     def _seek_group(self, tag: bytes, message: list[bytes]) -> None:
         """Moves a consumer group."""

@@ -94,6 +94,18 @@ def load_all_groups(transaction: Any, topics: Container[int]) -> dict[int, list[
     return found
 
 
+def load_ack_floors(transaction: Any, topic_id: int) -> dict[str, int]:
+    """Returns the ack floors of the groups of a topic by name; -1 for one whose row is damaged."""
+    found: dict[str, int] = {}
+    for key, value in rows(transaction, topic_key(b"W", topic_id)):
+        try:
+            floor, _ = TWO.unpack(without_checksum(key, value))
+        except (DamagedError, struct.error):
+            floor = -1
+        found[group_of(key)] = floor
+    return found
+
+
 def load_cursors(transaction: Any, topic_id: int) -> dict[str, int]:
     """Returns the cursors of a topic by name; -1 for one whose row is damaged."""
     return {name: position for _, name, position in _cursors(transaction, topic_key(_CURSOR, topic_id))}

@@ -634,6 +634,13 @@ class LmdbStore:
         with engine.environment.read() as reading:
             return consumer_rows.load_ack_set(reading, topic_id, group)
 
+    def ack_floors(self, topic_id: int) -> dict[str, int]:
+        engine = self._engine_of(topic_id)
+        if isinstance(engine, MemoryTopics):
+            return engine.ack_floors(topic_id)
+        with engine.environment.read() as reading:
+            return consumer_rows.load_ack_floors(reading, topic_id)
+
     def all_groups(self) -> dict[int, list[str]]:
         found = self._memory.all_groups()
         for writer in self._writers.values():

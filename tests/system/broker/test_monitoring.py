@@ -49,6 +49,7 @@ def test_rules_and_dashboard_use_metrics_of_a_real_broker(tmp_path: Path) -> Non
         endpoints = command.serving()
         with Client(endpoints["zmtp"]) as client:
             client.subscribe("t", name="n").close()
+            client.consume("t", group="g").close()
             with pytest.raises(BrokerError):
                 client.publish("nowhere", b"x")
         names = {name for name, _ in scrape(endpoints)}

@@ -283,13 +283,21 @@ def test_a_name_that_no_topic_can_have_is_refused(name: str) -> None:
         ("max_age", [1, 0.5, 1e11], [0, 1e12, float("inf"), float("nan"), True, "1"]),
         ("dead_letter", ["a", "b"], ["b/", 7]),
         ("retain_for", ["archiver", "two words"], ["a/b", "", "x" * 256, 7]),
+        ("retention", ["read"], ["Read", "limits", "", 1, True, ["read"]]),
+        ("inactive_threshold", [1, 0.5, 1e11], [0, -1, 1e12, float("inf"), float("nan"), True, "1"]),
         ("retry_delay", [0, 0.5, [1, 2.5]], [[], [-1], -1, True, "1", float("nan"), [1] * 101]),
         ("overflow", ["reject", "block", "drop-oldest"], ["drop", 1]),
         ("unknown", [], [1]),
     ],
 )
 def test_the_values_of_settings(setting: str, fit: list[Any], unfit: list[Any]) -> None:
-    only = {"dead_letter": "round-robin", "retry_delay": "round-robin", "retain_for": "broadcast"}
+    only = {
+        "dead_letter": "round-robin",
+        "retry_delay": "round-robin",
+        "retain_for": "broadcast",
+        "retention": "broadcast",
+        "inactive_threshold": "broadcast",
+    }
     for delivery in DELIVERIES:
         others = {"max_bytes": 10} if setting == "overflow" else {}
         for value in fit:

@@ -269,7 +269,9 @@ def test_round_robin_topics_do_not_drop_the_oldest(log: Opened, kind: str, setti
 
 
 @of_every_kind
-@pytest.mark.parametrize("settings", [{"overflow": "reject"}, {"overflow": "block"}, {"retain_for": "n"}])
+@pytest.mark.parametrize(
+    "settings", [{"overflow": "reject"}, {"overflow": "block"}, {"retain_for": "n"}, {"retention": "read"}]
+)
 def test_a_broadcast_topic_that_rejects_does_not_drop(log: Opened, kind: str, settings: dict[str, Any]) -> None:
     topic = log.make("t", persistence=kind, max_messages=5, **settings)
     for i in range(20):

@@ -464,7 +464,7 @@ async def test_a_trim_is_retried_after_the_disk_was_full(monkeypatch):
 
 async def test_opening_acknowledging_and_closing_are_the_activity_of_a_durable_subscription(monkeypatch):
     now = 1000.0
-    monkeypatch.setattr("omq.broker.core.broadcast.time.time", lambda: now)
+    monkeypatch.setattr("omq.broker.core.activity.time.time", lambda: now)
     async with core() as broker:
         topic = await broker.create("t", persistence="weak")
         await append(broker, topic, [b"a", b"b"])
@@ -490,7 +490,7 @@ async def test_a_restart_counts_as_activity(tmp_path, monkeypatch):
     async with core(tmp_path / "data") as broker:
         topic = await broker.create("t", persistence="strong", settings={"retain_for": "r"})
         broker.subscribe(topic, "earliest", RecordingSink(), name="n")
-    monkeypatch.setattr("omq.broker.core.broadcast.time.time", lambda: 7.0)
+    monkeypatch.setattr("omq.broker.core.activity.time.time", lambda: 7.0)
     async with core(tmp_path / "data") as broker:
         names = broker.topic("t").durables()
         assert sorted((one["name"], one["active"], one["held"]) for one in names) == [

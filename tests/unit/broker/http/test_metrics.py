@@ -9,8 +9,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from omq.broker.core.stats import BrokerStats, CursorStats, TopicStats
-from omq.broker.http.metrics import MAX_SERIES, MAX_SUBSCRIPTIONS, SAMPLES, MetricsPage
+from omq.broker.core.stats import BrokerStats, CursorStats, GroupStats, TopicStats
+from omq.broker.http.metrics import MAX_READERS, MAX_SERIES, SAMPLES, MetricsPage
 from tests.support.broker_stats import HOSTILE, statistics, topic
 
 
@@ -129,25 +129,80 @@ def test_hostile_names_of_subscriptions_stay_labels() -> None:
 
 
 def test_the_subscriptions_of_a_topic_above_the_bound_share_a_series() -> None:
-    names = [durable(f"n{number}", number, 1000.0 - number, held=True) for number in range(MAX_SUBSCRIPTIONS + 3)]
+    names = [durable(f"n{number}", number, 1000.0 - number, held=True) for number in range(MAX_READERS + 3)]
     found = subscriptions(statistics(topic("a", 1, names=names), topic("b", 2, names=[durable("n0")])))
-    assert len(found) == MAX_SUBSCRIPTIONS + 2
-    last = MAX_SUBSCRIPTIONS + 2
+    assert len(found) == MAX_READERS + 2
+    last = MAX_READERS + 2
     assert found["a", ""] == (last, 1000.0 - last, 3)
-    assert found["a", f"n{MAX_SUBSCRIPTIONS - 1}"] == (MAX_SUBSCRIPTIONS - 1, 1000.0 - MAX_SUBSCRIPTIONS + 1, 1)
+    assert found["a", f"n{MAX_READERS - 1}"] == (MAX_READERS - 1, 1000.0 - MAX_READERS + 1, 1)
     assert found["b", "n0"] == (0, 1000.0, 0)
 
 
 def test_the_subscriptions_of_all_topics_are_bounded() -> None:
-    names = [durable(f"n{number}", 5) for number in range(MAX_SUBSCRIPTIONS)]
+    names = [durable(f"n{number}", 5) for number in range(MAX_READERS)]
     topics = [topic(f"t{number}", number, names=names) for number in range(1, MAX_SERIES + 11)]
     topics[-1] = topic("t", MAX_SERIES + 11, names=[durable("slow", 9)])
     found = subscriptions(statistics(*topics))
     own = [name for _, name in found if name]
     assert len(own) == MAX_SERIES
-    assert len(found) == MAX_SERIES + (MAX_SERIES - MAX_SERIES // MAX_SUBSCRIPTIONS) + 1
+    assert len(found) == MAX_SERIES + (MAX_SERIES - MAX_SERIES // MAX_READERS) + 1
     assert found["t1000", ""] == (5, 1000.0, 0)
     assert found["", ""] == (9, 1000.0, 0)
+
+
+# ------------------------------------------------------------------ consumer groups
+
+
+def group(name: str, lag: int = 0, in_flight: int = 0, consumers: int = 0, active: float = 1000.0) -> GroupStats:
+    return {"name": name, "lag": lag, "in_flight": in_flight, "consumers": consumers, "active": active}
+
+
+def groups(stats: BrokerStats) -> dict[tuple[str, str], tuple[float, ...]]:
+    """Returns lag, messages in flight, consumers and last activity by topic and group."""
+    found = samples(stats)
+    names = ("lag_messages", "in_flight_messages", "consumers", "last_activity_timestamp_seconds")
+    series = [labels for name, labels in found if name == "omq_broker_group_lag_messages"]
+    return {
+        (dict(labels)["topic"], dict(labels)["group"]): tuple(
+            found[f"omq_broker_group_{name}", labels] for name in names
+        )
+        for labels in series
+    }
+
+
+def test_each_group_has_its_lag_and_its_consumers() -> None:
+    name = HOSTILE + '"} 7\\'
+    some = [group("billing", 100, 7, 2, 5.0), group(name, 1000)]
+    stats = statistics(topic("orders", 1, names=[durable("n", 3)], groups=some), topic("other", 2), topic("x", 3))
+    assert groups(stats) == {("orders", "billing"): (100, 7, 2, 5.0), ("orders", name): (1000, 0, 0, 1000.0)}
+    assert subscriptions(stats) == {("orders", "n"): (3, 1000.0, 0)}
+    assert samples(stats)["omq_broker_topic_lag_messages", (("topic", "orders"),)] == 1000
+
+
+def test_the_groups_of_a_topic_above_the_bound_share_a_series() -> None:
+    """The largest lag, the earliest activity, and sums of the others."""
+    some = [group(f"g{number}", number, 3, 2, 1000.0 - number) for number in range(MAX_READERS + 3)]
+    found = groups(statistics(topic("a", 1, groups=some), topic("b", 2, groups=[group("g0")])))
+    assert len(found) == MAX_READERS + 2
+    last = MAX_READERS + 2
+    assert found["a", ""] == (last, 9, 6, 1000.0 - last)
+    assert found["a", f"g{MAX_READERS - 1}"] == (MAX_READERS - 1, 3, 2, 1000.0 - MAX_READERS + 1)
+
+
+def test_groups_and_durable_subscriptions_have_separate_bounds() -> None:
+    names = [durable(f"n{number}", 5) for number in range(MAX_READERS)]
+    some = [group(f"g{number}", 6) for number in range(MAX_READERS)]
+    topics = [topic(f"t{number}", number, names=names, groups=some) for number in range(1, MAX_SERIES + 11)]
+    stats = statistics(*topics)
+    for found in (groups(stats), subscriptions(stats)):
+        assert len([name for _, name in found if name]) == MAX_SERIES
+        assert ("", "") in found
+    assert groups(stats)["", ""] == (6, 0, 0, 1000.0)
+
+
+def test_expired_readers_are_counted() -> None:
+    found = samples(statistics(topic("a", 1, readers_expired=4)))
+    assert found["omq_broker_readers_expired_total", (("topic", "a"),)] == 4
 
 
 def test_a_topic_that_keeps_nothing() -> None:
@@ -162,7 +217,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 def test_lines_that_were_kept_are_those_of_a_new_page(accept: str, parse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Topics are created, changed and deleted around the bound of `MAX_SERIES`."""
     monkeypatch.setattr("omq.broker.http.metrics.MAX_SERIES", 5)
-    monkeypatch.setattr("omq.broker.http.metrics.MAX_SUBSCRIPTIONS", 2)
+    monkeypatch.setattr("omq.broker.http.metrics.MAX_READERS", 2)
     chance, page = random.Random(7), MetricsPage()
     topics: dict[int, TopicStats] = {}
     for number in range(1, 80):
@@ -171,7 +226,9 @@ def test_lines_that_were_kept_are_those_of_a_new_page(accept: str, parse: Any, m
                 del topics[id]
             else:
                 names = [durable(HOSTILE * at, chance.randrange(9)) for at in range(1, chance.randrange(5))]
-                changes: dict[str, Any] = {"published": number, "bytes": chance.randrange(1000), "names": names}
+                some = [group(HOSTILE * at, chance.randrange(9)) for at in range(1, chance.randrange(5))]
+                changes: dict[str, Any] = {"published": number, "bytes": chance.randrange(1000)}
+                changes |= {"names": names, "groups": some}
                 topics[id] = topic(topics[id]["name"], id, **changes)
         if len(topics) < 9:
             topics[number] = topic(f"t{number}\u2028{HOSTILE}", number)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from omq.broker.http.metrics import MAX_SERIES, MAX_SUBSCRIPTIONS, MetricsPage
+from omq.broker.http.metrics import MAX_READERS, MAX_SERIES, MetricsPage
 from tests.support.broker_stats import statistics, topic
 
 DOCS = Path(__file__).parents[4] / "docs"
@@ -21,7 +21,8 @@ RULES = yaml.safe_load((EXAMPLES / "omq-broker.rules.yml").read_text(encoding="u
 DASHBOARD = json.loads((EXAMPLES / "omq-broker.dashboard.json").read_text(encoding="utf-8"))
 
 DURABLE = {"name": "n", "position": 1, "lag": 2, "held": True, "active": 3.0}
-TEXT = MetricsPage().encode(statistics(topic("a", 1, names=[DURABLE])))[0].decode()
+GROUP = {"name": "g", "lag": 2, "in_flight": 1, "consumers": 1, "active": 3.0}
+TEXT = MetricsPage().encode(statistics(topic("a", 1, names=[DURABLE], groups=[GROUP])))[0].decode()
 #: The labels of each sample.
 LABELS = {
     sample.name: set(sample.labels) for family in text_string_to_metric_families(TEXT) for sample in family.samples
@@ -50,7 +51,7 @@ def test_every_metric_is_on_the_page() -> None:
 def test_the_page_names_the_bounds() -> None:
     text = " ".join(PAGE.split())
     assert f"the {MAX_SERIES:,} oldest topics" in text
-    assert f"{MAX_SUBSCRIPTIONS} of one topic" in text
+    assert f"{MAX_READERS} of one topic" in text
 
 
 @pytest.mark.parametrize("expression", expressions())
