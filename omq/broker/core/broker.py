@@ -457,12 +457,13 @@ class Broker:
 
     # ------------------------------------------------------------------ dropping and moving messages
 
-    async def purge(self, topic: Topic, up_to: int | None) -> int:
+    async def purge(self, topic: Topic, up_to: int | None, client: ClientInfo | None = None) -> int:
         """Drops messages. Those of a round-robin topic that are in flight stay with their consumers.
 
         Args:
             topic: The topic.
             up_to: The last id; `None` for the newest.
+            client: The client that requests it, for the log; `None`: the broker purges it.
 
         Returns:
             The number of dropped messages.
@@ -472,11 +473,29 @@ class Broker:
         """
         last = topic.last_to_drop(up_to)
         dropped = await topic.purge(last)
-        log.info("topic %r: purged up to id %d: %d messages", topic.name, last, dropped)
+        log.info(
+            "topic %r: purged by %s up to id %d: %d messages",
+            topic.name,
+            client_text(client),
+            last,
+            dropped,
+            extra={
+                "event": "topic_purged",
+                "topic": topic.name,
+                "up_to": last,
+                "count": dropped,
+                **client_fields(client),
+            },
+        )
         return dropped
 
     async def requeue(
-        self, dead: Topic, up_to: int | None, to: str | None, check: Callable[[str], None]
+        self,
+        dead: Topic,
+        up_to: int | None,
+        to: str | None,
+        check: Callable[[str], None],
+        client: ClientInfo | None = None,
     ) -> tuple[int, int]:
         """Moves a batch of dead letters, the oldest first, back to the topics that they came from.
 
@@ -487,6 +506,7 @@ class Broker:
             up_to: The last id; `None` for the newest.
             to: The topic to move them to; `None`: the topic that each came from.
             check: Called with the name of each of these topics; raises `PermissionDenied` if it is not allowed.
+            client: The client that requests it, for the log; `None`: the broker moves them.
 
         Returns:
             The number of moved dead letters, and the id of the next one; 0 if none is left.
@@ -513,7 +533,19 @@ class Broker:
             finally:
                 batch.release()
         if moved:
-            log.info("topic %r: %d dead letters were requeued", dead.name, moved)
+            log.info(
+                "topic %r: %d dead letters requeued by %s",
+                dead.name,
+                moved,
+                client_text(client),
+                extra={
+                    "event": "dead_letters_requeued",
+                    "topic": dead.name,
+                    "to": to,
+                    "count": moved,
+                    **client_fields(client),
+                },
+            )
         return moved, following
 
     def _origin(self, dead: Topic, message: Message, to: str | None, check: Callable[[str], None]) -> Topic:

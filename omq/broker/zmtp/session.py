@@ -992,7 +992,7 @@ class ClientSession:
         topic, up_to = self.topic(message[2], "admin"), _up_to(message)
 
         async def purge() -> None:
-            self.put((p.PURGED, tag, p.u64(await self.broker.purge(topic, up_to))))
+            self.put((p.PURGED, tag, p.u64(await self.broker.purge(topic, up_to, self))))
 
         self._run(tag, purge())
 
@@ -1006,7 +1006,8 @@ class ClientSession:
                 self.check_permission("publish", name)
 
         async def requeue() -> None:
-            self.put((p.REQUEUED, tag, *map(p.u64, await self.broker.requeue(topic, up_to, to, check))))
+            moved = await self.broker.requeue(topic, up_to, to, check, self)
+            self.put((p.REQUEUED, tag, *map(p.u64, moved)))
 
         self._run(tag, requeue())
 

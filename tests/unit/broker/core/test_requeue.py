@@ -363,7 +363,7 @@ async def test_a_broadcast_topic_is_purged(tmp_path, persistence, caplog):
             await broker.purge(topic, 4)
         assert await broker.purge(topic, None) == 1
         assert await append(broker, topic, [b"d"]) == 4
-        assert "topic 't': purged up to id 2: 2 messages" in caplog.messages
+        assert "topic 't': purged by the broker up to id 2: 2 messages" in caplog.messages
 
 
 async def test_a_topic_with_retain_for_is_not_purged():
@@ -456,3 +456,25 @@ async def test_a_purge_of_a_deleted_topic_is_refused():
             await broker.delete(topic.name)
             with pytest.raises(TopicError, match=f"{topic.name!r} was deleted"):
                 await broker.purge(topic, None)
+
+
+async def test_the_log_has_the_client_that_purges_or_requeues(caplog):
+    class Alice:
+        user, peer = "alice", "tcp://10.0.0.7:1"
+
+    caplog.set_level("INFO", "omq.broker")
+    async with core() as broker:
+        _, dead = await topics(broker, 3)
+        await broker.requeue(dead, 2, None, allow, Alice())
+        await broker.purge(dead, None, Alice())
+    requeued, purged = caplog.records[-2:]
+    assert requeued.getMessage() == "topic 'jobs.dead': 2 dead letters requeued by alice at tcp://10.0.0.7:1"
+    assert purged.getMessage() == "topic 'jobs.dead': purged by alice at tcp://10.0.0.7:1 up to id 3: 1 messages"
+    assert (requeued.event, requeued.topic, requeued.to, requeued.count) == (
+        "dead_letters_requeued",
+        "jobs.dead",
+        None,
+        2,
+    )
+    assert (purged.event, purged.topic, purged.up_to, purged.count) == ("topic_purged", "jobs.dead", 3, 1)
+    assert {(record.user, record.peer) for record in (requeued, purged)} == {("alice", "tcp://10.0.0.7:1")}
