@@ -728,7 +728,7 @@ def test_a_flush_whose_making_an_exception_leaves_is_due_again():
         finally:
             sys.settrace(before)
         again = core.flush()
-        assert [numbers for _, _, numbers in again.acked] == [[1, 2]], place
+        assert [numbers for *_, numbers in again.acked] == [[1, 2]], place
         core.receive([protocol.FLUSHED, again.tag])
         assert not core.dirty
         assert not core._requests
