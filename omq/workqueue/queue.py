@@ -43,9 +43,11 @@ class QueueOwner(Protocol):
 
     Attributes:
         name: The topic's name, for the log.
+        log_fields: The same as fields of log lines.
     """
 
     name: str
+    log_fields: dict[str, str]
 
     @property
     def deleted(self) -> bool:
@@ -378,7 +380,7 @@ class WorkQueue:
                 error,
                 extra={
                     "event": "messages_damaged",
-                    "topic": self._owner.name,
+                    **self._owner.log_fields,
                     "first": error.first,
                     "last": error.last,
                 },
@@ -499,6 +501,7 @@ class WorkQueue:
             for piece in list(waiting):
                 if self._dead_lettered(piece):
                     waiting.take(piece.first, piece.last)
+        self._start_dead_letter_task()
 
     def _dead_lettered(self, piece: Range[InFlight]) -> bool:
         """Makes messages dead letters if they have reached `max_tries`; returns whether they have."""

@@ -157,6 +157,7 @@ class BroadcastTopic(Topic):
         self._ready_groups: dict[TopicQueue, None] = {}  # in the order of their turns
         self._dirty_groups: dict[str, None] = {}
         self._groups_first = state.first  # the oldest id, as far as the groups know
+        self._purged = 0  # the last id that was purged or requeued
         for group in groups:
             self._add_group(group, state)
         #: The durable subscription of `retain_for`; it exists as long as the topic does.
@@ -332,7 +333,7 @@ class BroadcastTopic(Topic):
 
     async def close(self) -> None:
         await super().close()
-        for group in self.groups.values():
+        for group in tuple(self.groups.values()):
             await group.queue.close()
 
     def revoke_access(self, permissions: Permissions) -> None:
@@ -377,7 +378,7 @@ class BroadcastTopic(Topic):
         if self._ready_groups:
             group_queue = next(iter(self._ready_groups))
             del self._ready_groups[group_queue]
-            self._expire_groups()
+            self.refresh()
             if group_queue.pump():
                 self._ready_groups[group_queue] = None  # after the others
         return bool(self._ready or self._ready_groups)
@@ -508,7 +509,7 @@ class BroadcastTopic(Topic):
         if "retention" in settings:
             positions += cursors.values()
             positions += self._moving.values()
-            if self.groups or self._damaged_groups:
+            if self.groups or self._damaged_groups or self._changing:
                 positions += self._store.store.ack_floors(self.id).values()
         if name is not None:
             positions.append(cursors[name] if name in cursors else self.state().first - 1)  # it will start there
@@ -543,9 +544,15 @@ class BroadcastTopic(Topic):
 
     async def purge(self, up_to: int) -> int:
         self.check_not_retained()
+        self.begin_purge(up_to)
         write = await self._store.do(Trim(self.id, up_to + 1))
         self.shrunk()
         return write.dropped
+
+    def begin_purge(self, up_to: int) -> None:
+        """Takes account of messages up to an id that will be purged or requeued: the groups do not lose them."""
+        self.refresh()
+        self._purged = max(self._purged, up_to)
 
     def check_not_retained(self) -> None:
         """Raises `TopicError` if the topic keeps its messages for readers (`retention` or `retain_for`)."""
@@ -662,7 +669,6 @@ class BroadcastTopic(Topic):
         await self._check_unused(name, "deleted")
         async with self._change(name):
             await self._store.do(DeleteGroup(self.id, name))
-            self.groups.pop(name, None)
             self._damaged_groups.pop(name, None)
         self._schedule_trim()
 
@@ -695,11 +701,15 @@ class BroadcastTopic(Topic):
             if group is not None:
                 group.ended = True
                 await group.queue.close()
-                await self.flushed()  # no earlier ack may be stored after the change
+                await self.flushed()
+                del self.groups[name]  # it saves nothing from here on: no earlier ack may be stored after the change
+                self.touch()
             yield
         except BaseException:
             if group is not None:
-                group.ended = False
+                self.groups[name] = group
+                self._groups_first = 0  # retention may have dropped messages meanwhile
+                group.reopen()
             raise
         finally:
             del self._changing[name]
@@ -711,6 +721,8 @@ class BroadcastTopic(Topic):
         try:
             async with self._change(name):
                 await self._store.do(SetGroup(self.id, name, position))
+                if self.deleted:
+                    raise TopicError(f"topic {self.name!r} was deleted")
                 self._damaged_groups.pop(name, None)
                 self._add_group(name, self.state())
         finally:
@@ -752,13 +764,18 @@ class BroadcastTopic(Topic):
         else:
             group.queue.grown(self.readable)
             self.groups[name] = group
+            group.skip(state.jumped)
 
-    def _expire_groups(self) -> None:
-        """Drops the messages from all groups that retention has dropped from the topic."""
+    def refresh(self) -> None:
+        """Drops the messages from all groups that the store has dropped, and counts the losses by retention."""
+        if not self.groups or self.deleted:
+            return
         first = self.state().first
         if first > self._groups_first:
             self._groups_first = first
+            self.touch()
             for group in self.groups.values():
+                group.queue.expire(min(first, self._purged + 1))
                 group.expire(first, "retention", "were dropped by retention")
 
     # ------------------------------------------------------------------ inactive readers
@@ -838,14 +855,10 @@ class BroadcastTopic(Topic):
         group = self.groups.get(name)
         return self.state().messages(0, self.last) if group is None else group.unfinished(self.last)
 
-    @property
-    def expired(self) -> int:  # type: ignore[override]
-        """The number of messages that retention has dropped before groups had finished them."""
-        return sum(group.expired for group in self.groups.values())
-
     # ------------------------------------------------------------------ statistics
 
     def group_stats(self) -> list[GroupStats]:
+        self.refresh()
         return [
             {
                 "name": name,
@@ -877,7 +890,7 @@ class BroadcastTopic(Topic):
 
     def subscriptions(self) -> list[SubscriptionStats]:
         lag = self._lag_counter()
-        return [
+        subscribers: list[SubscriptionStats] = [
             {
                 "kind": "subscriber",
                 "listener": subscription.sink.listener,
@@ -890,6 +903,7 @@ class BroadcastTopic(Topic):
             }
             for subscription in self._subscriptions
         ]
+        return subscribers + [one for group in self.groups.values() for one in group.subscriptions()]
 
 
 def _overrun(topic: str, wanted: int, first: int) -> Overrun:

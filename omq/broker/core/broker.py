@@ -568,6 +568,7 @@ class Broker:
         while moved < len(batch.moves):
             if moved and self.loop.time() >= end:
                 return moved, batch.moves[moved][0]
+            dead.begin_purge(batch.moves[-1][0])
             try:
                 write = await self.store.do(Requeue(dead.id, batch.moves[moved:]))
             except Overrun as error:  # retention or a purge has dropped it

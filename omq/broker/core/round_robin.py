@@ -99,11 +99,6 @@ class RoundRobinTopic(Topic):
         """The number of messages that are neither acknowledged nor being moved to the dead letters; in any thread."""
         return self.work.unfinished(self.last)
 
-    @property
-    def expired(self) -> int:  # type: ignore[override]
-        """The number of unacknowledged messages that `max_age` has dropped."""
-        return self.work.expired
-
     def used(self) -> tuple[int, int]:
         """Returns the number of unacknowledged messages and about how many bytes they have; in any thread."""
         unfinished, state = self.unfinished, self.state()

@@ -1,4 +1,4 @@
-"""A consumer of a round-robin topic."""
+"""A consumer of a round-robin topic or of a consumer group."""
 
 from __future__ import annotations
 

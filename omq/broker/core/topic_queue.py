@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from omq.broker.core.activity import Activity
@@ -55,8 +55,8 @@ class TopicQueue:
     Attributes:
         group: As the argument.
         queue: The messages.
-        ended: The group was deleted.
-        expired: The number of unfinished messages that retention has dropped.
+        ended: The group is being moved or deleted, or was.
+        log_fields: The topic and the group, as fields of log lines.
         active: When a consumer last joined, got or acknowledged a message, or left. Only of a group.
 
     Raises:
@@ -77,9 +77,8 @@ class TopicQueue:
     ) -> None:
         self.name = f"{topic.name}, group {group}" if group else topic.name
         self.group = group
-        self._fields = {"topic": topic.name, "group": group} if group else {"topic": topic.name}  # of log lines
+        self.log_fields = {"topic": topic.name, "group": group} if group else {"topic": topic.name}
         self.ended = False
-        self.expired = 0
         self.active = Activity.now()
         self.changed = changed
         self.later = later
@@ -202,7 +201,7 @@ class TopicQueue:
                 write.deliveries,
                 self._topic.dead_letter or default_dead_letter(self._topic.name),
                 f" ({more} more since the last line)" if more else "",
-                extra={"event": "dead_lettered", **self._fields, "id": write.id, "deliveries": write.deliveries},
+                extra={"event": "dead_lettered", **self.log_fields, "id": write.id, "deliveries": write.deliveries},
             )
         if write.size:
             self._dead_letters.count_published(target, 1, write.size)
@@ -232,8 +231,21 @@ class TopicQueue:
         """
         if expired := self.queue.expire(first):
             self.touch()
-            self.expired += expired
+            self._topic.expired += expired
             self.log_dropped(cause, expired, f"{expired} unfinished messages {reason}")
+
+    def skip(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Finishes the ids of ranges that wait and have no messages: a crash has skipped them."""
+        for first, last in ranges:
+            for begin, end in list(self.queue.waiting_ids(first, last)):
+                self.queue.finish_late(begin, end)
+                self.queue.finish_ahead(begin, end)
+
+    def reopen(self) -> None:
+        """Continues after `ended`, as the group could not be moved or deleted."""
+        self.ended = False
+        self.queue.limit_tries(self._topic.settings.get("max_deliveries"))  # it may have been altered meanwhile
+        self.queue.grown(self._topic.readable)
 
     def log_dropped(self, reason: str, count: int, text: str) -> None:
         """Logs that messages were dropped, at a limited rate."""
@@ -242,7 +254,7 @@ class TopicQueue:
                 "topic %r: %s",
                 self.name,
                 text,
-                extra={"event": "messages_dropped", **self._fields, "reason": reason, "count": count},
+                extra={"event": "messages_dropped", **self.log_fields, "reason": reason, "count": count},
             )
 
     def pump(self) -> bool:

@@ -33,7 +33,7 @@ REFRESH_FACTOR: Final = 20.0  # a page waits this many times as long as its last
 CACHE_FACTOR: Final = 5.0  # statistics are cached this many times as long as collecting them took
 MAX_LOOP_SHARE: Final = 0.01  # the part of the loop's time that sampling may take
 MAX_INLINE_TOPICS: Final = 50  # with more topics, answers are encoded in a thread
-MAX_INLINE_READERS: Final = 200  # with more subscriptions or connections, too
+MAX_INLINE_READERS: Final = 200  # with more subscriptions, groups or connections, too
 
 
 class HttpServer:
@@ -165,7 +165,8 @@ def _is_small(stats: BrokerStats) -> bool:
     topics = stats["topics"]
     if len(topics) > MAX_INLINE_TOPICS or sum(stats["connections"].values()) > MAX_INLINE_READERS:
         return False
-    return sum(len(topic["names"]) + len(topic["subscriptions"]) for topic in topics) <= MAX_INLINE_READERS
+    readers = sum(len(topic["names"]) + len(topic["groups"]) + len(topic["subscriptions"]) for topic in topics)
+    return readers <= MAX_INLINE_READERS
 
 
 def _policy(page: str) -> str:
