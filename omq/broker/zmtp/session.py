@@ -259,7 +259,7 @@ class ClientSession:
         self._unanswered_bytes = 0  # of publications
         self._publishing: Counter[bytes] = Counter()  # unanswered publications and commits, by tag
         self._cancelled: set[bytes] = set()  # tags of publications that the client has cancelled
-        self._opening: set[bytes] = set()  # tags of consumers whose group is being created
+        self._opening: dict[bytes, ConsumerSink] = {}  # consumers whose group is being created, by tag
         self._busy_order = BusyRetryOrder()
         self._unflushed: dict[Topic, None] = {}  # topics that FLUSH waits for
         self._tasks = 0
@@ -299,6 +299,7 @@ class ClientSession:
 
     def fail(self, tag: bytes, error: BrokerError) -> None:
         """Answers with an error, and ends the subscription or consumer with this tag."""
+        self._opening.pop(tag, None)
         held = self.tags.pop(tag, None)
         if held is not None:
             held.end()
@@ -359,10 +360,10 @@ class ClientSession:
     def end(self, error: BrokerError | None = None) -> None:
         """Ends the session: requeues its messages in flight, and sends *error* for each tag, if there is one."""
         held, self.tags = self.tags, {}
-        self._opening.clear()
+        opening, self._opening = self._opening, {}
         for one in held.values():
             one.end()
-        for tag in held:
+        for tag in (*held, *opening):
             if error is not None:
                 self.fail(tag, error)
         if self._client is not None:
@@ -731,9 +732,9 @@ class ClientSession:
         if group is not None and not isinstance(group, str):
             raise SyntaxFault(f"group={group!r:.40}: must be a string or null")
         replay = _read_replay(arguments.get("replay", "latest"))
+        sink = ConsumerSink(self, tag, topic)
 
         def start() -> None:
-            sink = ConsumerSink(self, tag, topic)
             sink.reader = self.broker.consume(topic, sink, ack_timeout=float(timeout), credit=credit, group=group)
             self.tags[tag] = sink
             self._track(topic)
@@ -744,15 +745,17 @@ class ClientSession:
             try:
                 while not topic.has_group(group):
                     await topic.make_group(group, replay)
-            finally:
-                opening = tag in self._opening  # otherwise the client has cancelled it, or the session has ended
-                self._opening.discard(tag)
-            if opening:
+                self.check_permission("consume", topic.name)  # it may have been revoked meanwhile
+            except BrokerError:
+                if self._opening.get(tag) is sink:
+                    raise
+            if self._opening.get(tag) is sink:  # otherwise the client has cancelled it, or the session has ended
+                del self._opening[tag]
                 start()
 
         if isinstance(topic, BroadcastTopic) and group is not None and not topic.has_group(group):
             self._run(tag, start_after_creation(topic, group))
-            self._opening.add(tag)
+            self._opening[tag] = sink
         else:
             start()
 
@@ -829,7 +832,7 @@ class ClientSession:
 
     def _cancel(self, tag: bytes, _: list[bytes]) -> None:
         held = self.tags.pop(tag, None)
-        self._opening.discard(tag)
+        self._opening.pop(tag, None)
         if held is not None:
             held.end()
         elif tag in self._publishing:

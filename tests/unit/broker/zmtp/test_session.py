@@ -6,6 +6,7 @@ import json
 import random
 import struct
 import weakref
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -21,6 +22,7 @@ from tests.support.broker_core import core, run_pending, until
 from tests.support.lmdb_faults import spoil
 
 CLIENT = "0123456789abcdef" * 2
+ONE = blocks.encode([b"one"])
 RECORDS = blocks.encode([b"one", b"two"])
 
 
@@ -121,7 +123,9 @@ WRONG = [
     ("syntax", [b"APPEND", b"1", b"t", RECORDS, b"", p.u64(1)]),
     ("syntax", [b"APPEND", b"1", b"t", RECORDS, b"p" * 65, p.u64(1)]),
     ("syntax", [b"APPEND", b"1", b"t", RECORDS, b"p", p.u64(1), b"1234"]),
-    ("syntax", [b"APPEND", b"1", b"t", RECORDS, b"p", p.u64(1), p.u64(1), b""]),
+    ("syntax", [b"APPEND", b"1", b"t", RECORDS, b"p", p.u64(1), p.u64(1), b"", b""]),
+    ("syntax", [b"APPEND", b"1", b"t", RECORDS, b"p", p.u64(1), p.u64(1), b"two records"]),
+    ("syntax", [b"APPEND", b"1", b"t", ONE, b"", b"", b"", b"i" * 256]),
     ("syntax", [b"PUBLISH", b"1", b"t", b"x", b"", b"[]"]),
     ("syntax", [b"PUBLISH", b"1", b"t", b"x", b"", b'{"a": 1}']),
     ("syntax", [b"PUBLISH", b"1", b"t", b"x", b"", b"", b"p"]),
@@ -203,6 +207,31 @@ WRONG = [
     ("topic", [b"DURABLES", b"1", b"nowhere"]),
     ("topic", [b"DELETE_DURABLE", b"1", b"t", b"absent"]),
     ("topic", [b"DELETE_DURABLE", b"1", b"jobs", b"absent"]),
+    ("syntax", [b"CONSUME", b"1", b"t", j(group=7)]),
+    ("syntax", [b"CONSUME", b"1", b"t", j(group="g", replay=None)]),
+    ("syntax", [b"CONSUME", b"1", b"t", j(group="g", replay={"timestamp": -1})]),
+    ("topic", [b"CONSUME", b"1", b"t", j(group="g", replay={"timestamp": 2**62})]),
+    ("topic", [b"CONSUME", b"1", b"t", j(group="g", replay="yesterday")]),
+    ("topic", [b"CONSUME", b"1", b"t", j(group="g", replay=1)]),
+    ("topic", [b"CONSUME", b"1", b"t", j(group="a/b")]),
+    ("topic", [b"CONSUME", b"1", b"t", j(group="")]),
+    ("topic", [b"CONSUME", b"1", b"jobs", j(group="g")]),
+    ("syntax", [b"GROUPS", b"1"]),
+    ("topic", [b"GROUPS", b"1", b"nowhere"]),
+    ("syntax", [b"SEEK_GROUP", b"1", b"t", b"g"]),
+    ("syntax", [b"SEEK_GROUP", b"1", b"t", b"g", b"{}"]),
+    ("topic", [b"SEEK_GROUP", b"1", b"t", b"g", j(replay=0)]),
+    ("topic", [b"SEEK_GROUP", b"1", b"t", b"g" * 256, j(replay=0)]),
+    ("topic", [b"SEEK_GROUP", b"1", b"jobs", b"g", j(replay=0)]),
+    ("syntax", [b"DELETE_GROUP", b"1", b"t"]),
+    ("topic", [b"DELETE_GROUP", b"1", b"t", b"g"]),
+    ("topic", [b"DELETE_GROUP", b"1", b"jobs", b"g"]),
+    ("syntax", [b"REACK_GROUP", b"1", b"t", p.u64(2), b"g"]),
+    ("topic", [b"REACK_GROUP", b"1", b"t", p.u64(2), b"g", p.u64(1), p.u64(1)]),
+    ("topic", [b"REACK_GROUP", b"1", b"t", p.u64(9), b"g", p.u64(1), p.u64(1)]),
+    ("topic", [b"REACK_GROUP", b"1", b"jobs", p.u64(1), b"g", p.u64(1), p.u64(1)]),
+    ("syntax", [b"SUBSCRIBE", b"1", b"t", j(take_over=1)]),
+    ("topic", [b"SUBSCRIBE", b"1", b"t", j(take_over=True)]),
     ("too-large", [b"HELLO", b"1", b" " * 65_537]),
     ("too-large", [b"PUBLISH", b"1", b"t", b"x", b"", b" " * 65_537]),
     ("too-large", [b"PUBLISH", b"1", b"t", b"x", bytes(80 << 20)]),
@@ -739,9 +768,13 @@ GRANTED = [
     ("subscribe", [b"OFFSET_AT", b"1", b"t", p.u64(1)]),
     ("subscribe", [b"DURABLES", b"1", b"t"]),
     ("consume", [b"CONSUME", b"1", b"j", b"{}"]),
+    ("consume", [b"CONSUME", b"1", b"t", j(group="g")]),
+    ("consume", [b"GROUPS", b"1", b"t"]),
     ("create", [b"CREATE", b"1", j(name="t", persistence="weak")]),
     ("delete", [b"DELETE", b"1", b"t"]),
     ("admin", [b"ALTER", b"1", j(name="t", settings={"max_age": 60})]),
+    ("admin", [b"PURGE", b"1", b"t"]),
+    ("admin", [b"REQUEUE", b"1", b"t"]),
 ]
 
 
@@ -827,6 +860,136 @@ async def test_a_session_forgets_deleted_topics():
             topics.append(topic)
         gc.collect()
         assert sum(topic() is not None for topic in topics) <= 64
+
+
+# Message ids
+
+
+@asynccontextmanager
+async def waiting_ids(count):
+    """Has sessions of one user publish the same message with one id to a full topic; yields the broker and them."""
+    async with core() as broker:
+        session = await prepared(broker, max_messages=1, overflow="block")
+        await ask(session, b"APPEND", b"0", b"t", ONE)
+        sessions = [session._transport.session(client=f"{number:032x}") for number in range(count)]
+        publish_ids(sessions)
+        await until(lambda: broker.topic("t").stats()["blocked"] == count)
+        yield broker, sessions
+
+
+def publish_ids(sessions):
+    for one in sessions:
+        one.got.clear()
+        one.handle([b"APPEND", b"a", b"t", ONE, b"", b"", b"", b"order 17"])
+
+
+@pytest.mark.parametrize("changes", [{"max_messages": None, "overflow": None}, {"overflow": "drop-oldest"}])
+async def test_a_message_id_that_waits_in_several_sessions_is_stored_once(changes):
+    async with waiting_ids(3) as (broker, sessions):
+        topic = await broker.alter("t", changes, force=True)
+        await until(lambda: all(one.got for one in sessions))
+        assert [one.got for one in sessions] == [[[b"PUBLISHED", b"a", p.u64(2)]]] * 3
+        assert (topic.state().last, topic.stats()["published"]) == (2, 2)
+
+
+async def test_message_ids_that_wait_are_rejected_if_the_topic_no_longer_blocks():
+    async with waiting_ids(2) as (broker, sessions):
+        topic = await broker.alter("t", {"overflow": "reject"})
+        await until(lambda: all(one.got for one in sessions))
+        assert [one.got[0][:3] for one in sessions] == [[b"ERROR", b"a", b"full"]] * 2
+        await broker.purge(topic, None)
+        publish_ids(sessions)
+        await until(lambda: all(one.got for one in sessions))
+        assert [one.got for one in sessions] == [[[b"PUBLISHED", b"a", p.u64(2)]]] * 2
+
+
+# Consumers whose group is created first: the answer comes later
+
+
+async def gathered(session):
+    """Waits for the background requests of a session, and returns its answers in order."""
+    await asyncio.gather(*session._transport.tasks)
+    return [answer[:2] + answer[2:3] * (answer[0] == b"ERROR") for answer in session.got]
+
+
+def consumers(broker):
+    return {group["name"]: group["consumers"] for group in broker.topic("t").group_stats()}
+
+
+async def test_sessions_that_create_the_same_group_share_it():
+    async with core() as broker:
+        session = await prepared(broker)
+        other = session._transport.session(client="f" * 32)
+        for one in (session, other):
+            one.handle([b"CONSUME", b"c", b"t", j(group="g")])
+        assert await gathered(session) == [[b"CONSUMING", b"c"]]
+        assert await gathered(other) == [[b"CONSUMING", b"c"]]
+        assert consumers(broker) == {"g": 2}
+
+
+async def test_a_cancelled_consumer_does_not_begin_under_its_next_tag():
+    async with core() as broker:
+        session = await prepared(broker)
+        session.handle([b"CONSUME", b"c", b"t", j(group="a")])
+        session.handle([b"CANCEL", b"c"])
+        session.handle([b"CONSUME", b"c", b"t", j(group="b")])
+        assert await gathered(session) == [[b"CANCELLED", b"c"], [b"CONSUMING", b"c"]]
+        assert consumers(broker) == {"a": 0, "b": 1}
+
+
+async def test_a_cancelled_consumer_whose_group_cannot_be_created_gets_no_error():
+    async with core() as broker:
+        session = await prepared(broker)
+        session.handle([b"CONSUME", b"c", b"t", j(group="a", replay=7)])  # above the newest id
+        session.handle([b"CANCEL", b"c"])
+        session.handle([b"CONSUME", b"c", b"t", j(group="b")])
+        assert await gathered(session) == [[b"CANCELLED", b"c"], [b"CONSUMING", b"c"]]
+        assert consumers(broker) == {"b": 1}
+        session.handle([b"CONSUME", b"d", b"t", j(group="a", replay=7)])
+        assert (await gathered(session))[2:] == [[b"ERROR", b"d", b"topic"]]
+
+
+@pytest.mark.parametrize("command", [b"SUBSCRIBE", b"CONSUME"])
+async def test_a_tag_in_use_ends_a_consumer_whose_group_is_created(command):
+    async with core() as broker:
+        session = await prepared(broker)
+        session.handle([b"CONSUME", b"c", b"t", j(group="a")])
+        session.handle([command, b"c", b"t", j(group="a")])
+        assert await gathered(session) == [[b"ERROR", b"c", b"state"]]
+        assert (consumers(broker), session.tags) == ({"a": 0}, {})
+
+
+@pytest.mark.parametrize("how", ["lost", "bye", "replaced"])
+async def test_a_session_that_ends_while_a_group_is_created_has_no_consumer(how):
+    async with core() as broker:
+        session = await prepared(broker)
+        session.handle([b"CONSUME", b"c", b"t", j(group="a")])
+        if how == "lost":
+            session.connection_lost()
+        elif how == "bye":
+            session.handle([b"BYE", b"b"])
+        else:
+            session._transport.session()
+        expected = {"lost": [], "bye": [[b"BYE", b"b"]], "replaced": [[b"ERROR", b"c", b"state"]]}
+        assert await gathered(session) == expected[how]
+        assert (consumers(broker), session.tags) == ({"a": 0}, {})
+
+
+async def test_a_topic_that_is_deleted_while_a_group_is_created_refuses_the_consumer():
+    async with core() as broker:
+        session = await prepared(broker)
+        session.handle([b"CONSUME", b"c", b"t", j(group="a")])
+        session.handle([b"DELETE", b"d", b"t"])
+        assert sorted(await gathered(session)) == [[b"DELETED", b"d"], [b"ERROR", b"c", b"topic"]]
+
+
+async def test_a_permission_that_is_revoked_while_a_group_is_created_refuses_the_consumer():
+    async with core() as broker:
+        session = await prepared(broker)
+        session.handle([b"CONSUME", b"c", b"t", j(group="a")])
+        broker.set_permissions([Permission("alice", "*", ["consume"])])
+        assert await gathered(session) == [[b"ERROR", b"c", b"permission"]]
+        assert consumers(broker) == {"a": 0}
 
 
 async def test_random_messages_are_answered_or_passed_over():
