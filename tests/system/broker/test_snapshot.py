@@ -59,6 +59,8 @@ def test_a_snapshot_under_load_has_what_was_acknowledged(tmp_path: Path) -> None
             with client.subscribe("strong", name="reader", replay="earliest") as reader:
                 reader.ack(reader.recv(timeout=10))
                 client.flush()
+            with client.consume("strong", group="workers", replay="earliest") as worker:
+                worker.recv(timeout=10).ack()
             publishers = [Publisher(endpoint, name) for name in ("strong", "weak")]
             publishers[0].last = 1
             for publisher in publishers:
@@ -86,5 +88,9 @@ def test_a_snapshot_under_load_has_what_was_acknowledged(tmp_path: Path) -> None
             assert len(bodies) >= last
         (durable,) = client.durables("strong")
         assert (durable.name, durable.position) == ("reader", 1)
+        (group,) = client.groups("strong")
+        assert (group.name, group.lag, group.consumers) == ("workers", client.topics("strong")[0].last - 1, 0)
+        with client.consume("strong", group="workers") as worker:
+            assert worker.recv(timeout=10).id == 2
         with client.consume("jobs") as jobs:
             assert jobs.recv(timeout=10).body == b"open"

@@ -631,6 +631,46 @@ def test_acks_of_a_consumer_that_has_ended_are_repeated():
     assert [message[0] for message in core.out] == [protocol.REACK]
 
 
+def member_with_jobs():
+    """Returns a client whose consumer of a group has acknowledged the first two of three messages."""
+    core = ready()
+    feed, begin = core.consume("t", 30.0, 16, "g", 7)
+    assert json.loads(core.out[-1][3]) == {"ack_timeout": 30.0, "credit": 16, "group": "g", "replay": 7}
+    core.receive([protocol.CONSUMING, begin.tag, b'{"topic_id": 3}'])
+    core.receive([protocol.JOBS, feed.tag, *block(8, [b"x"] * 3)])
+    core.take_block(feed)
+    core.ack_or_nack(feed, core.session, [8, 9], True)
+    return core, feed
+
+
+def test_acks_of_a_group_are_repeated_with_its_name():
+    core, feed = member_with_jobs()
+    welcome_again(core)
+    reack, consume = core.out
+    assert (reack[0], reack[2:]) == (
+        protocol.REACK_GROUP,
+        [b"t", u64(3), b"g", protocol.pack_ranges([(8, 9)])],
+    )
+    assert (consume[0], json.loads(consume[3])["replay"]) == (protocol.CONSUME, "earliest")
+    core.receive([protocol.ERROR, reack[1], b"topic", b"topic 't' has no consumer group 'g'"])
+    core.receive([protocol.CONSUMING, feed.tag, b'{"topic_id": 3}'])
+    assert not core.resuming
+    assert not feed.ended
+
+
+def test_acks_of_a_group_are_not_those_of_another_store():
+    core, feed = member_with_jobs()
+    core.lost()
+    core.connected()
+    core.receive([protocol.WELCOME, core.out.popleft()[1], b'{"broker": "another"}'])
+    (consume,) = core.out
+    assert (consume[0], json.loads(consume[3])["replay"]) == (protocol.CONSUME, "earliest")
+    core.receive([protocol.CONSUMING, feed.tag, b'{"topic_id": 8}'])
+    core.add_ack(feed, core.session - 1, 10)  # of a message of the old store
+    core.queue_acks()
+    assert len(core.out) == 1
+
+
 def test_another_store_is_read_from_its_beginning():
     core = ready()
     feed, begin = core.subscribe("t", "latest", "n", 1000)
