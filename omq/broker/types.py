@@ -22,6 +22,7 @@ __all__ = [
     "Maps",
     "Message",
     "DurableInfo",
+    "GroupInfo",
     "Record",
     "Records",
     "Texts",
@@ -148,7 +149,7 @@ class DeliveryConsumer(Protocol):
 
 
 class Delivery(Message):
-    """A message of a round-robin topic, in flight until its ack or nack.
+    """A message of a round-robin topic or a consumer group, in flight until its ack or nack.
 
     Attributes:
         deliveries: The delivery count of the message; 1 at the first delivery.

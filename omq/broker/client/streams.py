@@ -376,7 +376,7 @@ class Subscription(SubscriptionBase[None], ClientStream[Message]):
 
 
 class Consumer(ConsumerBase[None], ClientStream[Delivery]):
-    """A consumer of a round-robin topic; iterate over it, or call `recv`, and acknowledge each `Delivery`.
+    """A consumer of a round-robin topic or a consumer group; iterate over it, or call `recv`, and ack each `Delivery`.
 
     A message without an ack is redelivered after `ack_timeout`, after a lost connection, or when the consumer is
     closed. `ack` and `nack` do not wait. Acks are durable once a later `Client.flush`, `Client.publish` or `close`
