@@ -89,7 +89,7 @@ class TopicModel:
             self.held[number] -= mine
 
     async def settle_again(self, ids):
-        self.topic.ack_late(*ids)
+        self.topic.work.ack_late(*ids)
         self.done |= {id for id in range(ids[0], ids[1] + 1) if self.waits(id)}
 
     def waits(self, id):
