@@ -190,7 +190,7 @@ def test_the_start_alters_the_topics_of_the_file(tmp_path: Path) -> None:
         with omq.broker.Client(command.serving()["zmtp"], timeout=20) as client:
             assert {info.name: info.settings for info in client.topics()} == {"a": {"max_age": 1209600.0}, "b": {}}
             assert client.topics("a")[0].last == 50
-        assert "topic 'a': altered, max_messages from 100 to None, max_age from 604800.0 to 1209600.0" in command.log
+        assert "topic 'a': altered by the broker, max_messages from 100 to None, max_age from 604800.0 to 1209600.0" in command.log
         assert command.end() == 0
     path.write_text(row("b", max_age=60) + row("a", max_messages=10))
     with broker(tmp_path, *arguments) as command:
@@ -245,7 +245,7 @@ def test_sighup_creates_and_alters_topics_all_or_nothing(tmp_path: Path) -> None
             path.write_text(row("a", max_age=90) + row("c"))
             hang_up(command, "users, keys, permissions and topics are read again")
             assert settings() == {"a": {"max_age": 90.0}, "b": {"max_messages": 100}, "c": {}}
-            assert "topic 'a': altered, max_age from 60.0 to 90.0" in command.log
+            assert "topic 'a': altered by the broker, max_age from 60.0 to 90.0" in command.log
             client.alter("a", max_age=120, max_messages=7)
             hang_up(command, "are read again")
             assert settings()["a"] == {"max_age": 90.0}

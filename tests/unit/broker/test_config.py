@@ -129,6 +129,7 @@ FAULTS = {
         "[[topic]]\nname = 'a'\ndelivery = 'round-robin'\nretain_for = 'b'",
         ['retain_for = "b"', "broadcast"],
     ),
+    "no deliveries": ("[[topic]]\nname = 'a'\nmax_deliveries = 0", ["max_deliveries = 0", "whole number"]),
     "own dead letters": (
         "[[topic]]\nname = 'a'\ndelivery = 'round-robin'\ndead_letter = 'a'",
         ['dead_letter = "a"', "itself"],

@@ -46,8 +46,8 @@ async def test_topics_are_created_altered_and_left_alone(caplog: pytest.LogCaptu
         }
         assert {name: topic for name, topic in broker.topics.items() if name != "c"} == before
         assert sorted(caplog.messages) == [
-            "topic 'a': altered, max_messages from 5 to None, max_age from 60.0 to 90.0",
-            "topic 'c': created, broadcast and weak, with no settings",
+            "topic 'a': altered by the broker, max_messages from 5 to None, max_age from 60.0 to 90.0",
+            "topic 'c': created by the broker, broadcast and weak, with no settings",
         ]
 
 
