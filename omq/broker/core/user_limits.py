@@ -11,15 +11,12 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from omq.broker.core.permissions import ANY_CLIENT
 from omq.broker.errors import Busy, StoreFull
 from omq.errors import HandshakeError, UsageError
 from omq.serving.rate_limit import RateLimit
-
-if TYPE_CHECKING:
-    from omq.broker.core.topic import Topic
 
 log = logging.getLogger("omq.broker")
 
@@ -86,6 +83,16 @@ def user_limit_of(row: UserLimit | Mapping[str, Any]) -> UserLimit:
     return UserLimit(**row)
 
 
+class OwnedTopic(Protocol):
+    """A topic that a user has created."""
+
+    def stored_bytes(self) -> int:
+        """Returns the approximate bytes that the topic keeps or is about to; in any thread."""
+
+    def owner_limits_changed(self) -> None:
+        """Obeys other limits of the owner."""
+
+
 class UserUsage:
     """The connections, topics and bytes of one user, and its limits.
 
@@ -115,7 +122,7 @@ class UserUsage:
         self.user = user
         self.limit = limit
         self.connections = 0
-        self.topics: dict[Topic, None] = {}
+        self.topics: dict[OwnedTopic, None] = {}
         self.creating = 0
         self._handshakes: deque[float] = deque()  # when clients were admitted that are not connected yet
         # Of its topics, when they were measured, and published since: at least what they keep.
@@ -194,11 +201,11 @@ class UserUsage:
         if limit is not None and count >= limit:
             raise StoreFull(self._refused("topics", f"has {count} topics; delete one first"))
 
-    def add_topic(self, topic: Topic) -> None:
+    def add_topic(self, topic: OwnedTopic) -> None:
         """Adds a topic that the user has created."""
         self.topics[topic] = None
 
-    def remove_topic(self, topic: Topic) -> None:
+    def remove_topic(self, topic: OwnedTopic) -> None:
         """Removes a topic that was deleted."""
         self.topics.pop(topic, None)
         self._measure_at = 0.0

@@ -190,7 +190,7 @@ FAULTS = {
         "[[user_limit]]\nwho = '*'\nconnections = 1",
         ["[[user_limit]] number 1", "connections = 1", "use [limits]"],
     ),
-    "limits that are no tables": ("user_limit = 3", ["user_limit must be an array of tables"]),
+    "limits that are not tables": ("user_limit = 3", ["user_limit must be an array of tables"]),
     "key of a permission": ("[[permission]]\nwhom = '*'", ["[[permission]] number 1", "whom", "did you mean who?"]),
 }
 

@@ -220,7 +220,7 @@ async def test_the_topics_of_a_user_share_a_limit_of_bytes(tmp_path, on_disk, de
             await append(broker, first, [BODY])
         with pytest.raises(StoreFull, match="'second'"):
             await append(broker, second, [b"x"])
-        await append(broker, free, [BODY] * 20)  # it is not alice's, whoever publishes
+        await append(broker, free, [BODY] * 20)  # it is not alice's, and others may publish there
         await broker.delete("second", alice)
         await append(broker, first, [BODY])
         broker.set_user_limits([])
