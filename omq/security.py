@@ -50,7 +50,8 @@ class PlainServer(Security):
     Args:
         authenticate: A function, or coroutine function, that takes user name and password (bytes) and returns whether
             they are valid; or a mapping of passwords by user name (bytes or str), which may change while in use; `None`
-            leaves the decision to the ZAP handler at `inproc://zeromq.zap.01` (RFC 27).
+            leaves the decision to the ZAP handler at `inproc://zeromq.zap.01` (RFC 27). To refuse a client that may try
+            again later, it raises `omq.errors.HandshakeError`, whose text is sent to the client, with `_` for blanks.
     """
 
     name: ClassVar[str] = "PLAIN"
@@ -110,7 +111,8 @@ class CurveServer(Security):
     Args:
         secret_key: The server's permanent secret key: 32 bytes, or 40 characters of Z85.
         authorize: The public keys to admit: a set or another container, which may change while in use; or a function,
-            or coroutine function, that takes a key as 40 characters of Z85 (bytes) and returns whether to admit it.
+            or coroutine function, that takes a key as 40 characters of Z85 (bytes) and returns whether to admit it; it
+            may raise as `authenticate` of `PlainServer`.
             `None` admits every key, unless a ZAP handler at `inproc://zeromq.zap.01` refuses it (RFC 27).
 
     Attributes:

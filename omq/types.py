@@ -276,7 +276,8 @@ class Security(ABC):
     def judge(self, credentials: tuple[bytes, ...]) -> Any:
         """Decides whether to admit a peer with these credentials: a truth value, or an awaitable of one.
 
-        `None` leaves the decision to a ZAP handler (RFC 27).
+        `None` leaves the decision to a ZAP handler (RFC 27). It may raise `HandshakeError` to refuse the peer for a
+        time: the text is sent to the peer, with `_` for blanks.
         """
         return None
 

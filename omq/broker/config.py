@@ -19,6 +19,10 @@
     topics = "prices*"
     may = ["subscribe"]
 
+    [[user_limit]]
+    who = "*"
+    connections = 100
+
 A value that is not valid raises `ConfigError`, which names the file, the table, the key and the value.
 """
 
@@ -32,6 +36,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from omq.broker.core.permissions import ANY_CLIENT, Permission
+from omq.broker.core.user_limits import LIMITS, UserLimit
 from omq.broker.errors import TopicError
 from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, check_name
 from omq.broker.settings import (
@@ -209,6 +214,7 @@ class Config:
         topics: Topics that are created, or altered to these settings.
         security: The files with keys and users of the ZMTP server.
         permissions: The permissions; empty allows everything.
+        user_limits: The limits of users.
         max_connections: The clients that each endpoint of ZMTP and of S-expressions admits; `None` derives it from the
             descriptor limit of the process.
         heartbeat_interval: Seconds between two PINGs to a client.
@@ -222,6 +228,7 @@ class Config:
     topics: tuple[TopicSpec, ...] = ()
     security: SecurityFiles = field(default_factory=SecurityFiles)
     permissions: tuple[Permission, ...] = ()
+    user_limits: tuple[UserLimit, ...] = ()
     max_connections: int | None = None
     heartbeat_interval: float = HEARTBEAT_INTERVAL_S
     heartbeat_timeout: float = HEARTBEAT_TIMEOUT_S
@@ -251,7 +258,7 @@ def read_config(path: str | os.PathLike[str], *, security: SecurityFiles | None 
         raise ConfigError(f"{path}: {fault}") from None
 
 
-_TOP: Final = ("bind", "sexp", "http", "memory", "topic", "security", "permission", "limits", "heartbeat")
+_TOP: Final = ("bind", "sexp", "http", "memory", "topic", "security", "permission", "limits", "user_limit", "heartbeat")
 
 
 def _config(content: dict[str, Any], folder: Path, override: SecurityFiles | None) -> Config:
@@ -283,6 +290,7 @@ def _config(content: dict[str, Any], folder: Path, override: SecurityFiles | Non
         topics=tuple(_topics(content)),
         security=security,
         permissions=permissions,
+        user_limits=tuple(_user_limits(content, security)),
         max_connections=connections,
         heartbeat_interval=float(heartbeat.get("interval", HEARTBEAT_INTERVAL_S)),
         heartbeat_timeout=float(heartbeat.get("timeout", HEARTBEAT_TIMEOUT_S)),
@@ -384,8 +392,29 @@ def _permission(row: dict[str, Any], security: SecurityFiles, at: str) -> Permis
     return permission
 
 
+def _user_limits(content: dict[str, Any], security: SecurityFiles) -> Iterable[UserLimit]:
+    seen: set[str] = set()
+    for at, row in _rows(content, "user_limit"):
+        try:
+            _check_keys(row, ("who", *LIMITS), "a user limit")
+            if "who" not in row:
+                raise ConfigError("who is missing")
+            limit = UserLimit(**row)
+            _check_who(limit.who, security.mechanism)
+            if limit.who in seen:
+                raise _InvalidValue("who", limit.who, "is given twice")
+            if limit.connections is not None and security.mechanism == "null":
+                raise _InvalidValue(
+                    "connections", limit.connections, "without [security] clients have no users: use [limits]"
+                )
+        except UsageError as fault:
+            raise ConfigError(f"{at}: {fault}") from None
+        seen.add(limit.who)
+        yield limit
+
+
 def _check_who(who: str, mechanism: str) -> None:
-    """Rejects a permission whose `who` matches no client under this mechanism."""
+    """Rejects a permission or limit whose `who` matches no client under this mechanism."""
     if who == ANY_CLIENT:
         return
     if mechanism == "null":

@@ -92,7 +92,10 @@ class PermissionDenied(BrokerError):
 
 
 class StoreFull(BrokerError):
-    """Raised when the topic or the disk is full: nothing was stored. Reads continue; writes once there is room."""
+    """Raised when the topic, the disk or a user's limit is full: nothing was stored.
+
+    Reads continue; writes once there is room.
+    """
 
     code = "full"
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from omq.broker.config import TopicSpec, check_dead_letters, topic_spec
 from omq.broker.core.permissions import Permission, permission_of
+from omq.broker.core.user_limits import UserLimit, user_limit_of
 from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S
 from omq.errors import UsageError
 from omq.serving.extras import missing_extra
@@ -37,6 +38,7 @@ class AsyncServer:
             `"prices:broadcast:strong"`, a mapping as in `broker.toml`, or a `TopicSpec`.
         security: A `PlainServer` or `CurveServer` for the ZMTP server; `None` admits every client.
         permissions: Permissions, or mappings as in `broker.toml`; empty allows every client everything.
+        user_limits: The limits of users: mappings as a row of `[[user_limit]]`; empty for no limits.
         memory: Keeps everything in memory, without a `directory` and without `strong` topics.
         max_connections: The clients that the ZMTP server (at each endpoint) and the S-expression server admit. `None`
             derives it from the descriptor limit of the process, with a reserve for the store and the status page.
@@ -64,6 +66,7 @@ class AsyncServer:
         topics: Iterable[TopicSpec | str | Mapping[str, Any]] = (),
         security: Security | None = None,
         permissions: Iterable[Permission | Mapping[str, Any]] = (),
+        user_limits: Iterable[UserLimit | Mapping[str, Any]] = (),
         memory: bool = False,
         max_connections: int | None = None,
         heartbeat_interval: float = HEARTBEAT_INTERVAL_S,
@@ -76,8 +79,13 @@ class AsyncServer:
         # A client need not have the packages that only a broker needs.
         from omq.broker.core.broker import Broker
         from omq.broker.zmtp.server import ZmtpServer
+        from omq.broker.zmtp.user_security import UserSecurity
 
-        self.broker = Broker(directory, permissions=[permission_of(one) for one in permissions])
+        self.broker = Broker(
+            directory,
+            permissions=[permission_of(one) for one in permissions],
+            user_limits=[user_limit_of(one) for one in user_limits],
+        )
         self.endpoints: dict[str, str] = {}
         self.configuring = asyncio.Lock()
         self._topics = tuple(topic_spec(topic) for topic in topics)
@@ -90,7 +98,7 @@ class AsyncServer:
             ZmtpServer(
                 self.broker,
                 wanted,
-                security,
+                None if security is None else UserSecurity(security, self.broker.user_limits),
                 max_connections=max_connections,
                 heartbeat_interval=heartbeat_interval,
                 heartbeat_timeout=heartbeat_timeout,
@@ -190,6 +198,7 @@ class Server(ServerThread):
         topics: Iterable[TopicSpec | str | Mapping[str, Any]] = (),
         security: Security | None = None,
         permissions: Iterable[Permission | Mapping[str, Any]] = (),
+        user_limits: Iterable[UserLimit | Mapping[str, Any]] = (),
         memory: bool = False,
         max_connections: int | None = None,
         heartbeat_interval: float = HEARTBEAT_INTERVAL_S,
@@ -203,6 +212,7 @@ class Server(ServerThread):
             topics=topics,
             security=security,
             permissions=permissions,
+            user_limits=user_limits,
             memory=memory,
             max_connections=max_connections,
             heartbeat_interval=heartbeat_interval,

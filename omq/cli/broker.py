@@ -1,9 +1,8 @@
 """`omq broker`: serves a broker until a signal stops it."""
 
-import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,8 +18,10 @@ from omq.cli.errors import error_text, errors_of_command
 from omq.cli.parameters import (
     FILE,
     LEVELS,
+    LOOPBACK,
     CommandWithSubcommands,
     NonEmptyPath,
+    is_reachable,
     log_format_option,
     progress_bar,
     read_http,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 LOG: Final = logging.getLogger("omq.broker")
 DEFAULT_BIND: Final = "tcp://127.0.0.1:*"
-LOOPBACK: Final = ("127.", "::1", "localhost")
 
 
 def read_topics(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[TopicSpec, ...]:
@@ -149,7 +149,10 @@ def load_security(config: Config, path: Path | None, on_command_line: bool) -> A
 
 
 async def reload(server: AsyncServer, admission: Admission, read: Callable[[], tuple[Config, Admission]]) -> None:
-    """Reads users, keys, permissions and topics again. All are checked first: after an error nothing is changed."""
+    """Reads users, keys, permissions, limits of users, and topics again.
+
+    All are checked first: after an error nothing is changed. Reloads run one after the other.
+    """
     async with server.configuring:
         if server.broker.ended:
             return
@@ -161,39 +164,23 @@ async def reload(server: AsyncServer, admission: Admission, read: Callable[[], t
             admission.become(now)
         except (UsageError, BrokerError) as fault:
             LOG.error(
-                "SIGHUP: %s; the previous users, keys, permissions and topics stay in force",
+                "SIGHUP: %s; the previous users, keys, permissions, limits and topics stay in force",
                 error_text(fault),
                 extra={"event": "reload_failed", "reason": error_text(fault)},
             )
             return
         server.broker.set_permissions(config.permissions)
+        server.broker.set_user_limits(config.user_limits)
         try:
             await plan.apply()
         except BrokerError as fault:
             LOG.error(
-                "SIGHUP: %s; users, keys and permissions are read again, but not all topics",
+                "SIGHUP: %s; users, keys, permissions and limits are read again, but not all topics",
                 error_text(fault),
                 extra={"event": "reload_failed", "reason": error_text(fault)},
             )
             return
-        LOG.info("SIGHUP: users, keys, permissions and topics are read again", extra={"event": "reloaded"})
-
-
-class Reloads:
-    """Begins a `reload` at each call; they run one after the other.
-
-    Args:
-        begin: Makes the coroutine of a reload.
-    """
-
-    def __init__(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._begin = begin
-        self._tasks: set[asyncio.Task[None]] = set()  # the loop has only weak references
-
-    def __call__(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._begin())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        LOG.info("SIGHUP: users, keys, permissions, limits and topics are read again", extra={"event": "reloaded"})
 
 
 def log_start(server: AsyncServer) -> None:
@@ -228,15 +215,14 @@ def log_start(server: AsyncServer) -> None:
 def log_warnings(config: Config) -> None:
     """Logs warnings about an open configuration."""
     if config.security.mechanism == "null":
-        for endpoint in config.bind:
-            host = endpoint.removeprefix("tcp://").rpartition(":")[0]
-            if endpoint.startswith("tcp://") and not host.startswith(LOOPBACK) and host != "[::1]":
-                LOG.warning(
-                    "%s: every client may do everything; [security] in broker.toml changes that",
-                    endpoint,
-                    extra={"event": "open_listener", "listener": "zmtp", "endpoint": endpoint},
-                )
-    if config.sexp and (config.permissions or config.security.mechanism != "null"):
+        for endpoint in filter(is_reachable, config.bind):
+            LOG.warning(
+                "%s: every client %s, unauthenticated and unencrypted; [security] in broker.toml changes that",
+                endpoint,
+                'is "*"' if config.permissions else "may do everything",
+                extra={"event": "open_listener", "listener": "zmtp", "endpoint": endpoint},
+            )
+    if config.sexp and (config.permissions or config.security.mechanism != "null" or is_reachable(config.sexp)):
         LOG.warning(
             '--sexp has no mechanism: every client there is "*"',
             extra={"event": "open_listener", "listener": "sexp", "endpoint": config.sexp},
@@ -302,7 +288,7 @@ def broker(
 
     DIR is the directory of the topics; it is created if it does not exist. The broker runs in the foreground and logs
     to standard error. SIGTERM or SIGINT stops it in an orderly way; SIGHUP makes it read users, authorized keys,
-    permissions and topics again.
+    permissions, limits of users, and topics again.
     """
     log_to_stderr(log_level, log_format)
     raise_descriptor_limit(LOG)
@@ -327,6 +313,7 @@ def broker(
             topics=config.topics,
             security=admission.security,
             permissions=config.permissions,
+            user_limits=config.user_limits,
             memory=config.memory,
             max_connections=config.max_connections,
             heartbeat_interval=config.heartbeat_interval,
@@ -334,7 +321,7 @@ def broker(
         )
         log_warnings(config)
         from_files = path is not None or config.security.mechanism != "null"
-        hang_up = Reloads(partial(reload, server, admission, read)) if from_files else None
+        hang_up = partial(reload, server, admission, read) if from_files else None
         try:
             run_server(server, LOG, ready_file=ready_file, on_start=partial(log_start, server), on_hang_up=hang_up)
         except TopicError as fault:

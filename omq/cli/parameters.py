@@ -17,6 +17,7 @@ from omq.serving.address import parse_http_address
 from omq.serving.log import LOG_FORMATS
 
 LEVELS: Final = ("debug", "info", "warning", "error")
+LOOPBACK: Final = ("127.", "::1", "[::1]", "localhost")  # how hosts begin that other machines cannot reach
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -49,6 +50,12 @@ def log_format_option(function: _F) -> _F:
         show_default=True,
         help="The format of the log: text, or one JSON object per line.",
     )(function)
+
+
+def is_reachable(endpoint: str) -> bool:
+    """Returns whether other machines can reach an endpoint."""
+    scheme, _, address = endpoint.partition("://")
+    return scheme != "ipc" and not address.startswith(LOOPBACK)
 
 
 class CommandWithSubcommands(click.Command):

@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from omq.cli.errors import errors_of_command
-from omq.cli.parameters import LEVELS, NonEmptyPath, log_format_option, read_http, read_ready_file
+from omq.cli.parameters import LEVELS, NonEmptyPath, is_reachable, log_format_option, read_http, read_ready_file
 from omq.keyfiles import SecurityFiles, read_secret_key
 from omq.pzq.cluster.settings import NODE_TIMEOUT_US, REPLICATION_TIMEOUT_US
 from omq.pzq.device.device import ACK_TIMEOUT_US, MAX_IN_FLIGHT_BYTES, REAPER_INTERVAL_US, AsyncDevice
@@ -262,6 +262,12 @@ def pzq(
             allow_replicas_from=allow_replicas_from,
             peer_security=peer_security_of(curve_secret_key_file),
         )
+        for endpoint in filter(is_reachable, (receive_dsn, send_dsn) if curve_secret_key_file is None else ()):
+            LOG.warning(
+                "%s: every client may produce and consume, unauthenticated and unencrypted; --curve-secret-key-file "
+                "changes that",
+                endpoint,
+            )
         report_ready = daemonize() if background else None
         if user is not None:
             switch_user(user)

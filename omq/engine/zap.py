@@ -13,7 +13,7 @@ from omq._core.calls.call import AsyncCore
 from omq.engine.auth_decision import AuthDecision
 from omq.engine.driver import TASKS, LoopDriver
 from omq.engine.views import SocketView
-from omq.errors import RemoteProtocolError
+from omq.errors import HandshakeError, RemoteProtocolError
 from omq.options import Options
 from omq.transport import local_endpoint
 from omq.types import SocketType
@@ -35,6 +35,7 @@ _REQUEST_ID: Final = b"1"  # each question has its own connection, as in libzmq
 _REPLY_FRAMES: Final = 7  # including the delimiter
 _STATUS: Final = re.compile(rb"[2345]00")
 _MAX_TEXT_BYTES: Final = 255  # of a string field
+_NOT_IN_REASON: Final = re.compile(rb"[^!-~]")  # RFC 23, The NULL Security Mechanism: a reason has no blanks
 
 
 class Authenticator:
@@ -130,6 +131,9 @@ class Authenticator:
                     answer = await answer
             except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit):
                 raise
+            except HandshakeError as refusal:  # which may pass; its text is for the peer
+                text = str(refusal).encode("ascii", "backslashreplace")[:_MAX_TEXT_BYTES]
+                return AuthDecision(_NOT_IN_REASON.sub(b"_", text))
             except BaseException as error:  # of any kind: the peer must get an answer
                 # Its text may hold a password, and so may the frames of its traceback: neither is logged.
                 log.error("%s: authentication raised %s%s", security.name, type(error).__name__, _where(error))

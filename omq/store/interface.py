@@ -97,6 +97,7 @@ class MakeTopic(Write):
         persistence: The state that a record has reached when its append is answered.
         settings: The store applies `max_age` (seconds), and `max_messages` and `max_bytes` where `drops_oldest` returns
             true. It keeps any other setting as JSON.
+        owner: The user who creates it, for the caller; empty for none.
         topic_id: The id, never used for another topic.
         found: True if the topic existed.
     """
@@ -105,6 +106,7 @@ class MakeTopic(Write):
     delivery: Delivery
     persistence: Persistence
     settings: dict[str, Any] = field(default_factory=dict)
+    owner: str = field(default="", kw_only=True)
     topic_id: int = field(default=0, init=False)
     found: bool = field(default=False, init=False)
 
@@ -338,6 +340,7 @@ class TopicState(NamedTuple):
         bytes: The approximate bytes of records: a dropped record counts until its block is dropped.
         jumped: Ranges of ids, first and last, that were skipped after a crash: they have no records. The newest ranges
             stay known after the records before them are dropped.
+        owner: The user who has created it; empty for none.
     """
 
     id: int
@@ -349,6 +352,7 @@ class TopicState(NamedTuple):
     last: int
     bytes: int
     jumped: tuple[tuple[int, int], ...] = ()
+    owner: str = ""
 
     def messages(self, position: int, last: int = 0) -> int:
         """Returns the number of messages that are kept after an id.

@@ -109,13 +109,21 @@ class MemoryTopic:
     """A topic in memory. Changes require the lock of `MemoryTopics`."""
 
     def __init__(
-        self, id: int, name: str, delivery: Delivery, persistence: Persistence, settings: dict[str, Any], last: int
+        self,
+        id: int,
+        name: str,
+        delivery: Delivery,
+        persistence: Persistence,
+        settings: dict[str, Any],
+        last: int,
+        owner: str = "",
     ) -> None:
         self.id = id
         self.name = name
         self.delivery: Delivery = delivery
         self.persistence: Persistence = persistence
         self.settings = settings
+        self.owner = owner
         self.first = last + 1
         self.last = last
         self.bytes = 0
@@ -158,6 +166,7 @@ class MemoryTopic:
             self.first,
             self.last,
             self.bytes,
+            owner=self.owner,
         )
 
     def append(self, records: Records, count: int) -> int:
@@ -675,7 +684,7 @@ class MemoryStore:
             raise StoreError("a store in memory has no strong topics")
         write.topic_id, self._next_id = self._next_id, self._next_id + 1
         self._engine.topics[write.topic_id] = MemoryTopic(
-            write.topic_id, write.name, write.delivery, write.persistence, dict(write.settings), 0
+            write.topic_id, write.name, write.delivery, write.persistence, dict(write.settings), 0, write.owner
         )
 
     def topics(self) -> list[TopicState]:

@@ -19,6 +19,7 @@ def topic(name: str, number: int, **changes: Any) -> TopicStats:
         "delivery": "broadcast",
         "persistence": "strong",
         "settings": {},
+        "owner": None,
         "first": 11,
         "last": 1000,
         "bytes": 1_030_000,

@@ -110,6 +110,7 @@ class Client(ClosesAtExit):
         Raises:
             TopicError: The topic exists with other settings (`alter` changes them), or the name or a setting is not
                 valid or not known.
+            StoreFull: The client's user has as many topics as it may have.
             TypeError: The name is not a string.
         """
         return run_blocking(lambda: self._calls.create(topic, delivery=delivery, persistence=persistence, **settings))
@@ -309,7 +310,7 @@ class Client(ClosesAtExit):
             ValueError: *message_id* is empty or longer than 255 bytes.
             TypeError: The body has no contiguous buffer, the name of a header is not a string, or *message_id* is
                 neither bytes nor a string.
-            StoreFull: The topic or the broker's disk is full.
+            StoreFull: The topic, the broker's disk or a limit of its owner is full.
         """
         return run_blocking(lambda: self._calls.publish(topic, body, key=key, headers=headers, message_id=message_id))
 
@@ -335,7 +336,7 @@ class Client(ClosesAtExit):
             BrokerTimeout: The client's `timeout` has passed since the last answer.
             TopicError: The topic does not exist.
             MessageTooLarge: A body is larger than 64 MiB.
-            StoreFull: The topic or the broker's disk is full.
+            StoreFull: The topic, the broker's disk or a limit of its owner is full.
             ValueError: *in_flight* is below 1.
             TypeError: *bodies* is a single body, mixes `Records` with others, or has a value that is not a body; or
                 *in_flight* is not a whole number.

@@ -15,13 +15,14 @@ from omq._core.blocks import Message
 from omq._version import __version__
 from omq.broker.core.broadcast import BroadcastTopic, TopicSubscription
 from omq.broker.core.latency import LatencyHistogram
-from omq.broker.core.permissions import Permission, Permissions
+from omq.broker.core.permissions import ANY_CLIENT, Permission, Permissions
 from omq.broker.core.requeue import RequeueBatch
 from omq.broker.core.round_robin import RoundRobinTopic
 from omq.broker.core.sink import ClientInfo, Sink, client_fields, client_text
 from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats, TopicStats
 from omq.broker.core.topic import HeldBytes, Publication, Topic, check_waiting
 from omq.broker.core.topic_consumer import TopicConsumer
+from omq.broker.core.user_limits import UserLimit, UserLimits
 from omq.broker.errors import BrokerError, Damaged, Overrun, TopicError, broker_error
 from omq.broker.protocol import DEFAULT_ACK_TIMEOUT_S, DEFAULT_PREFETCH, check_name
 from omq.broker.settings import (
@@ -75,11 +76,13 @@ class Broker:
     Args:
         directory: The directory of the store; `None` keeps everything in memory.
         permissions: The grants; empty allows everything.
+        user_limits: The limits of users; empty for no limits.
         flush_interval: Seconds between two flushes of weak topics.
 
     Attributes:
         topics: All topics by name.
         permissions: The permissions in force.
+        user_limits: The limits in force, and the usage of each user.
         refused: The number of requests that were answered with an error, by its code.
         handshakes_failed: The number of clients whose handshake failed, by the kind of failure.
         accepts_failed: The number of connections that could not be accepted, by server and reason.
@@ -99,10 +102,12 @@ class Broker:
         directory: str | Path | None,
         *,
         permissions: Iterable[Permission] = (),
+        user_limits: Iterable[UserLimit] = (),
         flush_interval: float = 1.0,
     ) -> None:
         self.topics: dict[str, Topic] = {}
         self.permissions = Permissions(permissions)
+        self.user_limits = UserLimits(user_limits)
         self.refused: dict[str, int] = {}
         self.handshakes_failed = dict.fromkeys(HandshakeFailure, 0)
         self.accepts_failed: dict[str, dict[str, int]] = {}
@@ -202,6 +207,8 @@ class Broker:
         else:
             topic = RoundRobinTopic(state, self.store, self, self)
         self.topics[state.name] = self._by_id[state.id] = topic
+        if topic.usage is not None:
+            topic.usage.add_topic(topic)
         return topic
 
     async def create(
@@ -212,6 +219,7 @@ class Broker:
         persistence: str = "strong",
         settings: Mapping[str, Any] | None = None,
         client: ClientInfo | None = None,
+        owner: str = "",
     ) -> Topic:
         """Creates a topic, or returns the existing one if it has the same settings.
 
@@ -220,10 +228,12 @@ class Broker:
             delivery: `broadcast` or `round-robin`.
             persistence: `strong`, `weak`, `async` or `transient`.
             settings: Its settings; `None` for none.
-            client: The client that requests it, for the log; `None`: the broker creates it.
+            client: The client that requests it, whose user owns the topic; `None`: the broker creates it.
+            owner: The owner of a topic that the broker creates; empty for none.
 
         Raises:
             TopicError: The topic exists with other settings, or a name or a setting is not valid.
+            StoreFull: The client's user has as many topics as it may have.
         """
         check_name(name)
         try:
@@ -244,13 +254,23 @@ class Broker:
             _compare(topic, delivery, persistence, checked)
             return topic
         self._check_cycle(name, target)
+        if client is not None:
+            owner = ANY_CLIENT if client.user is None else client.user
+            self.user_limits.of(owner).check_topics()
+        usage = self.user_limits.of(owner) if owner else None
+        if usage is not None:
+            usage.creating += 1
         change = self._changing[name] = self.loop.create_future()
         self._pending_targets[name] = target
         try:
             kind: Any = "broadcast" if delivery == "broadcast" else "round_robin"
-            write = await self.store.do(MakeTopic(name, kind, persistence, checked))  # type: ignore[arg-type]
+            write = await self.store.do(
+                MakeTopic(name, kind, persistence, checked, owner=owner)  # type: ignore[arg-type]
+            )
             topic = self._add(self.store.store.topic(write.topic_id))
         finally:
+            if usage is not None:
+                usage.creating -= 1
             del self._changing[name], self._pending_targets[name]
             change.set_result(None)
         log.info(
@@ -371,6 +391,8 @@ class Broker:
             del self._changing[name], self._pending_targets[name]
             change.set_result(None)
         self._by_id.pop(topic.id, None)
+        if topic.usage is not None:
+            topic.usage.remove_topic(topic)
         _log_deleted(name, client)
 
     def topic(self, name: str) -> Topic:
@@ -396,7 +418,7 @@ class Broker:
         name = topic.dead_letter or default_dead_letter(topic.name)
         found = self.topics.get(name)
         if found is None:
-            found = await self.create(name, persistence=topic.persistence)
+            found = await self.create(name, persistence=topic.persistence, owner=topic.owner)
         return found.id
 
     def target_of(self, name: str) -> str | None:
@@ -415,6 +437,10 @@ class Broker:
         self.permissions = Permissions(permissions)
         for topic in tuple(self.topics.values()):
             topic.revoke_access(self.permissions)
+
+    def set_user_limits(self, limits: Iterable[UserLimit]) -> None:
+        """Replaces the limits of users; connections, topics and bytes above them stay."""
+        self.user_limits.replace(limits)
 
     # ------------------------------------------------------------------ publishing
 
@@ -454,6 +480,8 @@ class Broker:
         topic = self._by_id.get(id)
         if topic is not None:
             topic.count_published(count, size)
+            if topic.usage is not None:
+                topic.usage.add_bytes(size)
 
     # ------------------------------------------------------------------ dropping and moving messages
 

@@ -50,6 +50,7 @@ class TopicStats(TypedDict):
     delivery: Literal["broadcast", "round-robin"]
     persistence: Literal["transient", "strong", "weak", "async"]
     settings: dict[str, int | float | str]  # without defaults
+    owner: str | None  # the user who has created it; None: the broker, or an older version
     first: int  # the oldest id in the store
     last: int  # the newest id
     bytes: int  # in the store

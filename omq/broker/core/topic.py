@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeGuar
 
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.stats import CursorStats, GroupStats, SubscriptionStats, TopicStats
+from omq.broker.core.user_limits import UserLimits, UserUsage
 from omq.broker.errors import (
     BrokerError,
     BrokerFailed,
@@ -55,10 +56,12 @@ class TopicScheduler(Protocol):
 
     Attributes:
         held: The size of the publications that wait for room in all topics.
+        user_limits: The limits and the usage of all users.
         ended: The broker has stopped or is stopping.
     """
 
     held: HeldBytes
+    user_limits: UserLimits
     ended: bool
 
     def ready(self, topic: Topic) -> None:
@@ -131,6 +134,8 @@ class Topic:
         delivery: `broadcast` or `round-robin`.
         persistence: `transient`, `strong`, `weak` or `async`.
         settings: The settings without defaults.
+        owner: The user who has created it; empty for none.
+        usage: The usage of its owner; `None` without one.
         last: The newest id.
         readable: The newest id that can be read; it may be lower than `last`.
         deleted: The topic was deleted or is being deleted.
@@ -146,6 +151,8 @@ class Topic:
         self.name = state.name
         self.persistence = state.persistence
         self.settings = dict(state.settings)
+        self.owner = state.owner
+        self.usage: UserUsage | None = scheduler.user_limits.of(self.owner) if self.owner else None
         self.dead_letter = dead_letter_of(self.name, self.delivery, self.settings)
         self.last = self.readable = state.last
         self.deleted = False
@@ -172,19 +179,32 @@ class Topic:
     # ------------------------------------------------------------------ publishing
 
     def _set_bounds(self) -> None:
-        """Sets the admission by the settings: a topic without bounds, or that drops its oldest messages, has none."""
+        """Sets the admission by the settings and the owner's limits.
+
+        A topic without bounds, or that drops its oldest messages, has none, unless its owner has a limit.
+        """
         overflow = overflow_of(self.delivery, self.settings)
         max_messages, max_bytes = self._bounds(self.settings)
         if overflow == "drop-oldest":
             max_messages = max_bytes = None
         admission = self.admission
-        if max_messages is None and max_bytes is None:
+        owner = self.usage if self.usage is not None and self.usage.limit.bytes is not None else None
+        if max_messages is None and max_bytes is None and owner is None:
             self.admission = None
         elif admission is None:
             self.admission = TopicAdmission(self, self._scheduler)
             admission = self.admission
         if admission is not None:
-            admission.set_bounds(overflow, max_messages, max_bytes)
+            admission.set_bounds(overflow, max_messages, max_bytes, owner)
+
+    def owner_limits_changed(self) -> None:
+        """Obeys other limits of the owner."""
+        self._set_bounds()
+
+    def stored_bytes(self) -> int:
+        """Returns the approximate bytes that the topic keeps or is about to; in any thread."""
+        admission = self.admission
+        return self.state().bytes + (0 if admission is None else admission.submitted_bytes)
 
     def _bounds(self, settings: Mapping[str, Any]) -> tuple[int | None, int | None]:
         """Returns `max_messages` and `max_bytes`, with the default of topics in memory; `None` for no bound."""
@@ -546,6 +566,7 @@ class Topic:
             "delivery": self.delivery,
             "persistence": self.persistence,
             "settings": self.settings,
+            "owner": self.owner or None,
             "first": state.first,
             "last": max(state.last, self.last),
             "bytes": state.bytes,
@@ -761,6 +782,7 @@ class TopicAdmission:
     def __init__(self, topic: Topic, scheduler: TopicScheduler) -> None:
         self._topic = topic
         self._blocks = False
+        self._owner: UserUsage | None = None
         self._max_messages: int | None = None
         self._max_bytes: int | None = None
         self._scheduler = scheduler
@@ -770,14 +792,18 @@ class TopicAdmission:
         self._polling = False
         self._log_limit = RateLimit()
 
-    def set_bounds(self, overflow: str, max_messages: int | None, max_bytes: int | None) -> None:
+    def set_bounds(
+        self, overflow: str, max_messages: int | None, max_bytes: int | None, owner: UserUsage | None = None
+    ) -> None:
         """Sets the bounds. Waiting publications go on if they have room now, and are rejected if they may not wait.
 
         Args:
             overflow: `reject` or `block`: what a publication without room does.
             max_messages: The most messages of the topic; `None` for no bound.
             max_bytes: The most bytes of the topic, approximately; `None` for no bound.
+            owner: The user whose topics share a limit of bytes; `None` for no limit.
         """
+        self._owner = owner
         self._blocks = overflow == "block"
         self._max_messages = max_messages
         self._max_bytes = max_bytes
@@ -789,12 +815,19 @@ class TopicAdmission:
                     self._reject(publication)
 
     @property
+    def submitted_bytes(self) -> int:
+        """The bytes that were submitted to the store, which has not answered them."""
+        return self._submitted_bytes
+
+    @property
     def blocked(self) -> int:
         """The number of messages that wait for room."""
         return sum(publication.count for publication in self._held)
 
     def has_room(self, count: int, size: int) -> bool:
         """Returns whether the topic has room for *count* messages of *size* bytes; in any thread."""
+        if self._owner is not None and not self._owner.has_room(size):
+            return False
         messages, used = self._topic.used()
         messages += self._submitted
         used += self._submitted_bytes
@@ -886,6 +919,8 @@ class TopicAdmission:
         if publication.reserves:
             self._submitted += publication.count
             self._submitted_bytes += publication.size
+            if self._owner is not None:
+                self._owner.add_bytes(publication.size)
         publication.submit()
 
     def _abandon(self, publication: Publication) -> None:
@@ -912,6 +947,9 @@ class TopicAdmission:
         self._topic.rejected += publication.count
         self._topic.touch()
         self._log("publications are rejected")
+        if self._owner is not None and not self._owner.has_room(publication.size):
+            publication.refuse(self._owner.no_room(self._topic.name, publication.size))
+            return
         messages, used = self._topic.used()
         bounds = [
             f"{name}={bound}"

@@ -137,6 +137,7 @@ class SexpConnection:
         self._creating: asyncio.Task[None] | None = None  # other commands wait for it
         self._batch: tuple[Topic, str, list[bytes]] | None = None
         self._publishing = 0  # bytes of publications that wait for the store
+        self._throttle: asyncio.TimerHandle | None = None  # set while its user has published more than its rate
         self._answers = Backlog()
         self._last_frame: bytes | None = None  # sent before the connection closes; `None` while it is open
         self._finished = False  # the kernel has taken all that was queued
@@ -253,6 +254,11 @@ class SexpConnection:
         records = blocks.encode(bodies)
         count, size = len(bodies), len(records)
         self._publishing += size
+        delay = self.broker.user_limits.of(None).publish_delay(size)
+        if delay:
+            if self._throttle is not None:
+                self._throttle.cancel()
+            self._throttle = self.loop.call_later(delay, self._end_throttle)
 
         def done(first: int, error: BrokerError | None) -> None:
             self._publishing -= size
@@ -321,6 +327,10 @@ class SexpConnection:
         self._update_reading()
         self._try_finish()
 
+    def _end_throttle(self) -> None:
+        self._throttle = None
+        self._update_reading()
+
     def _update_reading(self) -> None:
         """Reads from the client only while its commands can be executed, so that it gets back-pressure."""
         limits = self.limits
@@ -328,6 +338,7 @@ class SexpConnection:
             not self.ending
             and self._creating is None
             and self._publishing < limits.publish_window
+            and self._throttle is None
             and self._answers.size < limits.answer_window
         )
 
@@ -419,6 +430,8 @@ class SexpConnection:
         self._last_frame, self._finished = b"", True
         self._commands.clear()
         self._timer.cancel()
+        if self._throttle is not None:
+            self._throttle.cancel()
         self._forget_client()
         self._on_close(self)
 

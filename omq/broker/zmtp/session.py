@@ -20,6 +20,7 @@ from omq.broker.core.round_robin import RoundRobinTopic
 from omq.broker.core.topic import Topic, check_waiting
 from omq.broker.core.topic_consumer import TopicConsumer
 from omq.broker.core.topic_queue import TopicQueue
+from omq.broker.core.user_limits import THROTTLE_DELAY_S
 from omq.broker.errors import (
     BrokerError,
     BrokerFailed,
@@ -45,6 +46,8 @@ MAX_PENDING_BYTES: Final = 16 << 20
 #: Subscriptions and consumers of one session, and background requests of it.
 _MAX_TAGS: Final = 65_536
 _MAX_TASKS: Final = 1024
+#: Requests of one session that may wait for the answer `busy`.
+_MAX_THROTTLED: Final = 4096
 #: After this many new topics a session forgets those that were deleted.
 _MAX_READ_TOPICS: Final = 64
 #: Limits of what `BusyRetryOrder` remembers; above one of them it forgets everything.
@@ -233,6 +236,7 @@ class ClientSession:
         bytes_checked: `bytes_queued` at that check.
         alive: The connection is open.
         broker: The core.
+        usage: The usage of its user.
         listing_lock: Held while all topics are listed for this session.
     """
 
@@ -253,8 +257,11 @@ class ClientSession:
         self.bytes_queued = self.bytes_written = self.bytes_checked = 0
         self.alive = True
         self.broker = broker
+        self.usage = broker.user_limits.of(user)
+        self.usage.connected()
         self.listing_lock = asyncio.Lock()
         self._transport = transport
+        self._over = False
         self._client: str | None = None  # the client id, after HELLO
         self._unanswered_bytes = 0  # of publications
         self._publishing: Counter[bytes] = Counter()  # unanswered publications and commits, by tag
@@ -263,6 +270,7 @@ class ClientSession:
         self._busy_order = BusyRetryOrder()
         self._unflushed: dict[Topic, None] = {}  # topics that FLUSH waits for
         self._tasks = 0
+        self._throttled = 0  # requests that are answered `busy` later
         # Separates the stages and producers of users. The store's own names begin with a zero byte.
         self._prefix = b"-" if user is None else b"u" + hashlib.blake2b(user.encode(), digest_size=16).digest()
         self._reads: deque[RangeRead] = deque()  # waiting for room
@@ -286,6 +294,8 @@ class ClientSession:
                 allowed = str(fewest) if fewest == most else f"{fewest} to {most}"
                 raise SyntaxFault(f"{message[0].decode()} has {given} parts after its tag; {allowed} are allowed")
             call(self, tag, message)
+        except Busy as error:
+            self._fail_busy(tag, error)
         except BrokerError as error:
             self.fail(tag, error)
         except Exception as error:
@@ -315,6 +325,22 @@ class ClientSession:
         if error.first or error.last:
             parts += (p.u64(error.first), p.u64(error.last))
         self.put(parts)
+
+    def _fail_busy(self, tag: bytes, error: Busy) -> None:
+        """Answers with an error; later, if the user has published more than its rate.
+
+        A client repeats the request soon after the answer. Answered at once, it would send its bytes again and again.
+        """
+        if not self.usage.throttled or self._throttled >= _MAX_THROTTLED:
+            self.fail(tag, error)
+            return
+
+        def fail() -> None:
+            self._throttled -= 1
+            self.fail(tag, error)
+
+        self._throttled += 1
+        self.broker.later(THROTTLE_DELAY_S, fail)
 
     def _answer(self, tag: bytes, error: BrokerError | None, *answer: bytes) -> None:
         """Sends an answer, or the error instead."""
@@ -373,7 +399,10 @@ class ClientSession:
             self._client = None
 
     def connection_lost(self) -> None:
-        """Ends the session of a connection that was closed."""
+        """Ends the session of a connection that was closed. Idempotent."""
+        if not self._over:
+            self._over = True
+            self.usage.disconnected()
         self.alive = False
         self._reads.clear()
         self.end()
@@ -495,13 +524,14 @@ class ClientSession:
     # ------------------------------------------------------------------ publishing
 
     def _reserve(self, size: int) -> None:
-        """Reserves *size* bytes of the session's publish window.
+        """Reserves *size* bytes of the session's publish window, and of the user's publish rate.
 
         Raises:
-            Busy: The window is full.
+            Busy: The window is full, or the user publishes too much.
         """
         if self._unanswered_bytes and self._unanswered_bytes + size > p.WINDOW_BYTES:
             raise Busy(f"{self._unanswered_bytes} bytes of this connection wait for their answers: send fewer at once")
+        self.usage.publish(size)
         self._unanswered_bytes += size
 
     def _check(self, records: bytes) -> int:

@@ -57,19 +57,27 @@ class StoredTopic:
         "name",
         "oldest",
         "open",
+        "owner",
         "persistence",
         "reserved",
         "settings",
     )
 
     def __init__(
-        self, id: int, name: str, delivery: Delivery, persistence: Persistence, settings: dict[str, Any]
+        self,
+        id: int,
+        name: str,
+        delivery: Delivery,
+        persistence: Persistence,
+        settings: dict[str, Any],
+        owner: str = "",
     ) -> None:
         self.id = id
         self.name = name
         self.delivery: Delivery = delivery
         self.persistence: Persistence = persistence
         self.settings = settings
+        self.owner = owner
         self.first = 1
         self.last = 0
         self.bytes = 0
@@ -97,13 +105,15 @@ class StoredTopic:
     def state(self) -> TopicState:
         """The committed state."""
         # Created on demand: commits are much more frequent than readers of this.
-        return TopicState(self.id, self.name, self.delivery, self.persistence, self.settings, *self._committed)
+        return TopicState(
+            self.id, self.name, self.delivery, self.persistence, self.settings, *self._committed, self.owner
+        )
 
     @property
     def current(self) -> TopicState:
         """The state in the current transaction. Only the environment's writer reads it."""
         now = self.first, self.last, self.bytes, tuple(self.jumped)
-        return TopicState(self.id, self.name, self.delivery, self.persistence, self.settings, *now)
+        return TopicState(self.id, self.name, self.delivery, self.persistence, self.settings, *now, self.owner)
 
 
 class Catalog:
@@ -132,7 +142,8 @@ class Catalog:
             try:
                 if topic is None:
                     row = json.loads(without_checksum(key, value))
-                    topic = StoredTopic(id, row["name"], row["delivery"], row["persistence"], row["settings"])
+                    owner = row.get("owner", "")  # topics of older versions have none
+                    topic = StoredTopic(id, row["name"], row["delivery"], row["persistence"], row["settings"], owner)
                 elif id in self._altered:
                     topic.settings = json.loads(without_checksum(key, value))["settings"]
                 found[id] = topic
@@ -165,7 +176,7 @@ class Catalog:
         if id > MAX_TOPIC_ID:
             raise StoreError(f"topic {write.name!r} cannot be created: all topic ids up to {MAX_TOPIC_ID} are used")
         self._set_next(transaction, id + 1)
-        topic = StoredTopic(id, write.name, write.delivery, write.persistence, dict(write.settings))
+        topic = StoredTopic(id, write.name, write.delivery, write.persistence, dict(write.settings), write.owner)
         self._put(transaction, topic, topic.settings)
         if write.persistence != "strong":
             topic.reserved = RESERVED_IDS
@@ -209,12 +220,14 @@ class Catalog:
     def _put(transaction: Any, topic: StoredTopic, settings: dict[str, Any]) -> None:
         """Writes the row of a topic."""
         key = topic_key(b"t", topic.id)
-        row = {
+        row: dict[str, Any] = {
             "name": topic.name,
             "delivery": topic.delivery,
             "persistence": topic.persistence,
             "settings": settings,
         }
+        if topic.owner:
+            row["owner"] = topic.owner
         transaction.put(key, with_checksum(key, json.dumps(row).encode()))
 
     @staticmethod

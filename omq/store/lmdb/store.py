@@ -243,7 +243,7 @@ class LmdbStore:
         """Adds a topic to its engine, which makes it available."""
         if topic.persistence == "transient":
             self._memory.topics[topic.id] = MemoryTopic(
-                topic.id, topic.name, topic.delivery, topic.persistence, topic.settings, last
+                topic.id, topic.name, topic.delivery, topic.persistence, topic.settings, last, topic.owner
             )
             self._engines[topic.id] = self._memory
         elif topic.persistence == "strong":

@@ -240,10 +240,10 @@ def test_sighup_creates_and_alters_topics_all_or_nothing(tmp_path: Path) -> None
                 row("a", max_age=90) + row("d", delivery="round-robin", dead_letter="a/b"),
             ):
                 path.write_text(wrong)
-                hang_up(command, "the previous users, keys, permissions and topics stay in force")
+                hang_up(command, "the previous users, keys, permissions, limits and topics stay in force")
                 assert settings() == {"a": {"max_age": 60.0}, "b": {"max_messages": 100}}
             path.write_text(row("a", max_age=90) + row("c"))
-            hang_up(command, "users, keys, permissions and topics are read again")
+            hang_up(command, "users, keys, permissions, limits and topics are read again")
             assert settings() == {"a": {"max_age": 90.0}, "b": {"max_messages": 100}, "c": {}}
             assert "topic 'a': altered by the broker, max_age from 60.0 to 90.0" in command.log
             client.alter("a", max_age=120, max_messages=7)

@@ -216,7 +216,7 @@ def test_sighup_reloads_users_and_permissions(tmp_path: Path) -> None:
             permit()
             hang_up(command, "stay in force")
             users.write_text("alice:secret\nbob:secret\n")
-            stay = "the previous users, keys, permissions and topics stay in force"
+            stay = "the previous users, keys, permissions, limits and topics stay in force"
             hang_up(command, f"would allow every client everything; {stay}")
             assert alice.publish("t", b"2") == 2
             assert reading.recv(timeout=10).body == b"2"

@@ -9,6 +9,7 @@ import pytest
 
 from omq.broker.config import Config, ConfigError, TopicSpec, parse_topic, read_config, topic_spec
 from omq.broker.core.permissions import Permission
+from omq.broker.core.user_limits import UserLimit
 from omq.broker.server import Server
 from omq.broker.settings import DELIVERIES, InvalidSetting, check_topic
 from omq.keyfiles import SecurityFiles
@@ -49,6 +50,16 @@ may = ["publish", "create"]
 who = "*"
 topics = "*"
 may = ["subscribe"]
+
+[[user_limit]]
+who = "*"
+connections = 10
+topics = 5
+
+[[user_limit]]
+who = "alice"
+bytes = 1_000_000
+publish_byte_rate = 1000
 """
 
 
@@ -76,6 +87,10 @@ def test_everything_is_read(tmp_path: Path) -> None:
         ),
         security=SecurityFiles("plain", users_file=tmp_path / "users"),
         permissions=(Permission("alice", "prices*", ["publish", "create"]), Permission("*", "*", ["subscribe"])),
+        user_limits=(
+            UserLimit("*", connections=10, topics=5),
+            UserLimit("alice", bytes=1_000_000, publish_byte_rate=1000),
+        ),
     )
 
 
@@ -158,6 +173,28 @@ FAULTS = {
         "[security]\nmechanism = 'curve'\nsecret_key_file = 'k'\n[[permission]]\nwho = 'al'\ntopics = '*'\nmay = []",
         ["[[permission]] number 1", 'who = "al"', "40 characters"],
     ),
+    "limit without a user": ("[[user_limit]]\ntopics = 1", ["[[user_limit]] number 1", "who is missing"]),
+    "key of a limit": (
+        "[[user_limit]]\nwho = '*'\ntopic = 1",
+        ["[[user_limit]] number 1", "topic = 1", "did you mean topics?"],
+    ),
+    "value of a limit": (
+        "[[user_limit]]\nwho = '*'\ntopics = 1\n[[user_limit]]\nwho = '*'\nbytes = 0",
+        ["[[user_limit]] number 2", "bytes=0", "whole number"],
+    ),
+    "user with two limits": (
+        "[[user_limit]]\nwho = '*'\ntopics = 1\n[[user_limit]]\nwho = '*'\nbytes = 1",
+        ["[[user_limit]] number 2", 'who = "*"', "given twice"],
+    ),
+    "limit of a user without a mechanism": (
+        "[[user_limit]]\nwho = 'alice'\ntopics = 1",
+        ["[[user_limit]] number 1", 'who = "alice"', "[security]"],
+    ),
+    "connections without a mechanism": (
+        "[[user_limit]]\nwho = '*'\nconnections = 1",
+        ["[[user_limit]] number 1", "connections = 1", "use [limits]"],
+    ),
+    "limits that are not tables": ("user_limit = 3", ["user_limit must be an array of tables"]),
     "key of a permission": ("[[permission]]\nwhom = '*'", ["[[permission]] number 1", "whom", "did you mean who?"]),
 }
 

@@ -73,6 +73,7 @@ def test_all_arguments(run_command: Callable[..., Spy], tmp_path: Path) -> None:
         ),
         "security": None,
         "permissions": (),
+        "user_limits": (),
         "memory": False,
         "max_connections": None,
         "heartbeat_interval": 5.0,

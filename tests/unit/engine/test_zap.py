@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import omq.asyncio as omq
+from omq.errors import HandshakeError
 from omq.event import Event, EventKind, HandshakeFailure
 from omq.types import Security
 
@@ -107,6 +108,16 @@ async def test_a_function_that_raises_lets_no_client_in_and_shows_no_secret(capl
     assert event.category is HandshakeFailure.AUTHENTICATION
     assert "KeyError" in event.reason
     assert "word" not in caplog.text.replace("password", "")
+
+
+async def test_a_function_may_refuse_a_client_for_a_time(caplog: pytest.LogCaptureFixture) -> None:
+    def check(username: bytes, password: bytes) -> bool:
+        raise HandshakeError("too many \u00e9" + "x" * 300)
+
+    event = await outcome(PLAIN, security=omq.PlainServer(check))
+    assert event.category is HandshakeFailure.AUTHENTICATION
+    assert r"too_many_\\xe9xxx" in event.reason
+    assert "raised" not in caplog.text
 
 
 async def test_a_function_that_raises_beyond_exception_is_logged_and_lets_no_client_in(

@@ -35,9 +35,11 @@ def started():
     print("started", flush=True)
     if "itself" in sys.argv:
         asyncio.get_running_loop().call_soon(server.task.cancel)
+async def hang_up():
+    print("hung up", flush=True)
 run_server(
     server, logging.getLogger("omq.test"), ready_file=pathlib.Path(sys.argv[1]), on_start=started,
-    on_hang_up=(lambda: print("hung up", flush=True)) if "hang" in sys.argv else None,
+    on_hang_up=hang_up if "hang" in sys.argv else None,
 )
 """
 

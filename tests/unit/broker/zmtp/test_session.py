@@ -14,6 +14,7 @@ from omq._core import blocks
 from omq.broker import protocol as p
 from omq.broker.core.broker import Broker
 from omq.broker.core.permissions import Permission, Permissions
+from omq.broker.core.user_limits import UserLimit
 from omq.broker.zmtp import session as sessions
 from omq.broker.zmtp.session import ClientSession
 from omq.store.lmdb.layout import topic_key
@@ -1200,3 +1201,52 @@ async def test_durable_subscriptions_are_listed_by_name():
         for name in ("b", "a"):
             await ask(session, b"SUBSCRIBE", name.encode(), b"t", j(name=name))
         assert [one["name"] for one in json.loads((await ask(session, b"DURABLES", b"1", b"t"))[2])] == ["a", "b"]
+
+
+# ---------------------------------------------------------------------- limits of users
+
+
+async def test_a_publisher_above_its_rate_is_answered_busy_later_and_its_order_stays(monkeypatch):
+    monkeypatch.setattr(sessions, "THROTTLE_DELAY_S", 0.05)
+    monkeypatch.setattr(sessions, "_MAX_THROTTLED", 2)
+    async with core(user_limits=[UserLimit("*", publish_byte_rate=100_000)]) as broker:
+        session = await prepared(broker)
+        large = blocks.encode([bytes(250_000)])
+        producer = (b"p" * 16,)
+        assert (await ask(session, p.APPEND, b"1", b"t", large, *producer, p.u64(1), p.u64(1)))[0] == p.PUBLISHED
+        later = [[p.APPEND, b"%d" % number, b"t", RECORDS, *producer, p.u64(number), p.u64(2)] for number in (2, 3, 4)]
+        for message in later:
+            session.handle(list(message))
+        assert [answer[:3] for answer in session.got] == [[p.ERROR, b"4", b"busy"]], "not all may wait"
+        session.got.clear()
+        await until(lambda: len(session.got) == 2)
+        assert [answer[:3] for answer in session.got] == [[p.ERROR, b"2", b"busy"], [p.ERROR, b"3", b"busy"]]
+        assert session.got[0][3].startswith(b"publish_byte_rate=100000: user '*' publishes more")
+        assert session._throttled == session._unanswered_bytes == 0
+        session.got.clear()
+        await until(lambda: session.usage._refilled(100_000) > 1000)
+        session.handle(list(later[1]))  # before the one that was refused first
+        assert session.got.pop()[:3] == [p.ERROR, b"3", b"busy"]
+        for message in later:
+            session.handle(list(message))
+        await until(lambda: len(session.got) == 3)
+        assert [answer[0] for answer in session.got] == [p.PUBLISHED] * 3
+
+
+async def test_a_connection_counts_until_it_ends():
+    async with core() as broker:
+        transport = SessionTransport(broker)
+        alice, bob = transport.session("alice"), transport.session("bob", client="f" * 32)
+        assert broker.user_limits.of("alice").connections == broker.user_limits.of("bob").connections == 1
+        alice.connection_lost()
+        alice.connection_lost()
+        assert broker.user_limits.of("alice").connections == 0
+        bob.end()
+        assert broker.user_limits.of("bob").connections == 1
+
+
+async def test_a_topic_beyond_the_limit_of_its_user_is_refused():
+    async with core(user_limits=[UserLimit("alice", topics=1)]) as broker:
+        alice = SessionTransport(broker).session("alice")
+        assert (await ask(alice, p.CREATE, b"1", j(name="a", persistence="weak")))[0] == p.CREATED
+        assert (await ask(alice, p.CREATE, b"2", j(name="b", persistence="weak")))[:3] == [p.ERROR, b"2", b"full"]
