@@ -30,4 +30,4 @@ def test_a_broker_that_is_killed_requeues_each_dead_letter_once(seed, tmp_path, 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, SEEDS))
 def test_a_broker_that_is_killed_again_and_again(seed, tmp_path, free_port):
-    killed(tmp_path, seed, free_port)
+    assert killed(tmp_path, seed, free_port).acked

@@ -31,4 +31,4 @@ def test_groups_survive_kills_of_workers_and_of_the_broker(seed, tmp_path, free_
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, SEEDS))
 def test_groups_survive_many_kills(seed, tmp_path, free_port):
-    killed(tmp_path, seed, free_port)
+    assert killed(tmp_path, seed, free_port).published

@@ -145,6 +145,8 @@ def snapshots_of(directory: Path, seed: int) -> None:
         ).check(restored)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_snapshots_under_load_and_kills(directory: Path) -> None:
     snapshots_of(directory, 0)
 

@@ -124,3 +124,4 @@ def test_a_manager_that_does_not_read_does_not_stop_the_server(manager: socket.s
     notifier = ServiceNotifier(log)
     for _ in range(10_000):  # more than the socket queues
         notifier.ready()
+    assert b"READY=1" in manager.recv(4096)

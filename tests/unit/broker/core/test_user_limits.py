@@ -249,6 +249,7 @@ async def test_a_topic_that_drops_its_oldest_messages_continues_below_the_limit(
         )
         for _ in range(100):
             await append(broker, topic, [body])
+        assert topic.last == 100
 
 
 async def test_publishers_of_a_topic_that_blocks_wait_for_room():
