@@ -23,6 +23,8 @@ os.environ.setdefault("OMQ_STRICT", "1")
 # A shell without job control starts background commands with Ctrl-C ignored, and child processes inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.hookimpl(trylast=True)  # after pytest's own faulthandler plugin, which would write to the terminal

@@ -131,7 +131,11 @@ class Reporter:
 
     def _count_dropped(self) -> None:
         self._timer = None
-        if not self._engine.closed:
+        try:
+            closed = self._engine.closed
+        except ReferenceError:  # the engine was collected before the timer was due
+            return
+        if not closed:
             for session in self._engine.sessions:
                 self.report_dropped(session)
             self.start()

@@ -6,6 +6,8 @@ import asyncio
 import errno
 import socket
 import time
+from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import uvloop
@@ -190,7 +192,8 @@ def test_a_server_without_descriptors_looks_again_later():
         def call_later(self, seconds, call, *arguments) -> None:
             self.later.append((seconds, arguments))
 
-    server = SexpServer(None)  # type: ignore[arg-type]
+    counts = {"sexp": Counter()}
+    server = SexpServer(SimpleNamespace(accepts_failed=counts))  # type: ignore[arg-type]
     server.loop = loop = Loop()  # type: ignore[assignment]
     listener = Listener()
     server._accept(listener)  # type: ignore[arg-type]

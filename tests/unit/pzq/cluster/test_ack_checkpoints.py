@@ -26,14 +26,14 @@ class Opened:
     def __init__(self, directory: Path, settled: AckSet | Exception, first: int = 1, **more: Any) -> None:
         state = TopicState(7, "delivery", "round_robin", "weak", {}, first, 100, 0, **more)
         self.settled = settled
-        store = SimpleNamespace(id=STORE, ack_set=lambda id: AckSet(), topic=lambda id: state)
+        store = SimpleNamespace(id=STORE, ack_set=lambda id, group="": AckSet(), topic=lambda id: state)
         async_store: Any = SimpleNamespace(store=store)
         self.queue = DeviceQueue(async_store, state, lambda seconds, call: None)
         store.ack_set = self._settled
         self.acked = AckedKeys()
         self.checkpoints = AckCheckpoints(directory, async_store, "a", [self.queue], self.acked)
 
-    def _settled(self, id: int) -> AckSet:
+    def _settled(self, id: int, group: str = "") -> AckSet:
         if isinstance(self.settled, Exception):
             raise self.settled
         return self.settled

@@ -36,7 +36,7 @@ class Damaged:
 
 
 def test_what_cannot_be_read_is_reported_to_the_cluster_and_is_not_finished() -> None:
-    store = SimpleNamespace(id="0" * 32, ack_set=lambda id: AckSet(), read=lambda id: Damaged())
+    store = SimpleNamespace(id="0" * 32, ack_set=lambda id, group="": AckSet(), read=lambda id: Damaged())
     async_store: Any = SimpleNamespace(store=store)
     state = TopicState(1, "delivery", "round_robin", "weak", {}, 1, 5, 0, jumped=((9, 9),))
     store.topic = lambda id: state
@@ -49,7 +49,7 @@ def test_what_cannot_be_read_is_reported_to_the_cluster_and_is_not_finished() ->
 
 
 def test_what_is_found_damaged_while_it_is_delivered_is_reported_to_the_cluster() -> None:
-    store = SimpleNamespace(id="0" * 32, ack_set=lambda id: AckSet(), read=lambda id: Damaged())
+    store = SimpleNamespace(id="0" * 32, ack_set=lambda id, group="": AckSet(), read=lambda id: Damaged())
     async_store: Any = SimpleNamespace(store=store)
     queue = DeviceQueue(
         async_store, TopicState(1, "delivery", "round_robin", "weak", {}, 1, 5, 0), lambda seconds, call: None
@@ -65,7 +65,7 @@ def test_what_is_found_damaged_while_it_is_delivered_is_reported_to_the_cluster(
 
 
 def test_a_queue_that_may_not_be_delivered_is_not_ready() -> None:
-    store = SimpleNamespace(id="0" * 32, ack_set=lambda id: AckSet())
+    store = SimpleNamespace(id="0" * 32, ack_set=lambda id, group="": AckSet())
     async_store: Any = SimpleNamespace(store=store)
     queue = DeviceQueue(
         async_store, TopicState(1, "delivery", "round_robin", "weak", {}, 1, 5, 0), lambda seconds, call: None
