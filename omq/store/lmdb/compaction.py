@@ -15,14 +15,13 @@ from typing import Final, NamedTuple
 import lmdb
 
 from omq.store.errors import DamagedError, OutOfSpace, StoreError, StoreLocked
-from omq.store.lmdb.data_file import check_structure, checksum, read_meta
+from omq.store.lmdb.data_file import DATA_FILE, check_structure, checksum, read_meta
 from omq.store.lmdb.environment import NO_SPACE, Environment
 from omq.store.lmdb.flusher import restore_meta
 from omq.store.lmdb.opening import check_presence
 from omq.store.lmdb.store_directory import StoreDirectory, check_space, sync_directory
 
 COPY: Final = "compact"  # the directory in that of the store that has the new files until they are complete
-DATA_FILE: Final = "data.mdb"
 
 
 class Compacted(NamedTuple):
@@ -95,7 +94,7 @@ def _compact(store: StoreDirectory, paths: dict[str, Path]) -> dict[str, Compact
 def _used_bytes(directory: Path) -> int:
     """Returns the bytes of an environment without free pages."""
     meta = read_meta(directory / DATA_FILE)
-    return 0 if meta is None else meta.used * meta.page_size
+    return 0 if meta is None else meta.used_bytes
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -30,6 +30,7 @@ META_BYTES: Final = PAGE_HEADER.size + META.size  # the used part of a meta page
 #: Opening a store checks trees of at most this many pages, at about 30 us a page. `omq store verify` has no limit.
 MAX_PAGES_AFTER_CRASH: Final = 300_000
 MAX_PAGES_AFTER_CLOSE: Final = 30_000
+DATA_FILE: Final = "data.mdb"  # in the directory of an environment; LMDB's name
 UNSYNCED: Final = "data.mdb.unsynced"  # the name of a data file that was put aside after a power loss
 
 
@@ -52,6 +53,16 @@ class Meta:
     used: int
     effort: int
     raw: bytes
+
+    @property
+    def end(self) -> int:
+        """The offset in the file after the last page in use."""
+        return (self.last_page + 1) * self.page_size
+
+    @property
+    def used_bytes(self) -> int:
+        """The bytes of the pages in use."""
+        return self.used * self.page_size
 
 
 def parse_meta(raw: bytes) -> Meta | None:
@@ -109,10 +120,9 @@ def read_meta(path: Path) -> Meta | None:
             "copy, or move it away to start over."
         )
     meta = max(one, two, key=lambda meta: meta.transaction)
-    needed = (meta.last_page + 1) * meta.page_size
-    if meta.transaction and size < needed:
+    if meta.transaction and size < meta.end:
         raise DamagedError(
-            f"{path}: damaged: the file has {size} bytes, and {needed} are in use: its end is missing. Nothing was "
+            f"{path}: damaged: the file has {size} bytes, and {meta.end} are in use: its end is missing. Nothing was "
             "changed. Restore the directory from a copy, or move it away to start over."
         )
     return meta
@@ -128,7 +138,7 @@ def check_structure(directory: Path, limit: int | None = None) -> list[str]:
     Raises:
         DamagedError: The trees are damaged: LMDB must not open the file.
     """
-    path = directory / "data.mdb"
+    path = directory / DATA_FILE
     meta = read_meta(path)
     if meta is None or not meta.transaction:
         return []
@@ -172,6 +182,6 @@ def checksum(path: Path) -> int:
 def extend_to_last_page(descriptor: int) -> None:
     """Extends a closed file to the end of its last page, as LMDB may leave out unused pages there."""
     metas = metas_of(descriptor)
-    needed = max((meta.last_page + 1) * meta.page_size for meta in metas if meta is not None and meta.transaction)
+    needed = max(meta.end for meta in metas if meta is not None and meta.transaction)
     if os.fstat(descriptor).st_size < needed:
         os.truncate(descriptor, needed)

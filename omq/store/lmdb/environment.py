@@ -17,7 +17,7 @@ from typing import Any, Final
 import lmdb
 
 from omq.store.errors import StoreClosed, StoreError
-from omq.store.lmdb.data_file import Meta, extend_to_last_page, metas_of, read_meta
+from omq.store.lmdb.data_file import DATA_FILE, Meta, extend_to_last_page, metas_of, read_meta
 from omq.store.lmdb.store_directory import check_path, sync_directory
 from omq.unpatched import threading
 
@@ -70,7 +70,7 @@ class Environment:
 
     def __init__(self, directory: Path, *, sync: bool, readonly: bool = False, shared: bool = False) -> None:
         self.directory = directory
-        self.path = directory / "data.mdb"
+        self.path = directory / DATA_FILE
         if not readonly:
             directory.mkdir(exist_ok=True)
         if not shared:  # the file of a live environment may lack unused pages at its end
@@ -206,10 +206,9 @@ class Environment:
 
     def free_bytes(self) -> int:
         """Returns the free bytes of the data file. A reader or the pin of the last sync may still hold some."""
-        meta = max((meta for meta in self.metas() if meta is not None), key=lambda meta: meta.transaction)
         # A failed transaction may have made the file longer than any committed one.
         file = os.fstat(self._descriptor)
-        return min(file.st_size, file.st_blocks * 512) - meta.used * meta.page_size
+        return min(file.st_size, file.st_blocks * 512) - self._last_meta().used_bytes
 
     def _may_grow(self, by: int) -> bool:
         """Returns whether the data file can grow; a quota or a process limit may end that before the disk is full."""
@@ -259,7 +258,10 @@ class Environment:
 
     def last_transaction(self) -> int:
         """Returns the number of the last committed transaction."""
-        return max(meta.transaction for meta in self.metas() if meta is not None)
+        return self._last_meta().transaction
+
+    def _last_meta(self) -> Meta:
+        return max((meta for meta in self.metas() if meta is not None), key=lambda meta: meta.transaction)
 
     def begin(self) -> Any:
         """Begins a write transaction. Values are views."""
@@ -388,8 +390,7 @@ class Environment:
         with self._gate:
             if self._closing is not None:
                 return 0, 0
-            meta = max((meta for meta in self.metas() if meta is not None), key=lambda meta: meta.transaction)
-            return os.fstat(self._descriptor).st_size, meta.used * meta.page_size
+            return os.fstat(self._descriptor).st_size, self._last_meta().used_bytes
 
     def close(self, timeout: float = 10.0) -> bool:
         """Closes the environment once all reads have ended; returns false and leaves it open after the timeout."""

@@ -22,6 +22,7 @@ import lmdb
 from omq._core.blocks import crc32c
 from omq.store.errors import DamagedError, StoreError
 from omq.store.lmdb.data_file import (
+    DATA_FILE,
     META,
     META_BYTES,
     PAGE_HEADER,
@@ -61,7 +62,7 @@ class Flusher:
         self, directory: Path, interval: float, tick: Callable[[bool], None], failed: Callable[[BaseException], None]
     ) -> None:
         self.path = directory / "synced"
-        self._data = directory / "data.mdb"
+        self._data = directory / DATA_FILE
         self._interval = interval
         self._tick = tick
         self._failed = failed

@@ -13,7 +13,7 @@ from omq.store.errors import DamagedError, StoreError
 from omq.store.interface import Append
 from omq.store.lmdb.applier import Applier
 from omq.store.lmdb.catalog import Catalog, StoredTopic
-from omq.store.lmdb.data_file import check_structure, read_meta
+from omq.store.lmdb.data_file import DATA_FILE, check_structure, read_meta
 from omq.store.lmdb.environment import Environment
 from omq.store.lmdb.layout import PIECE, STAGE, description, id_ranges, without_checksum
 from omq.store.lmdb.opening import check_tails
@@ -61,8 +61,8 @@ class Inspector:
     def _open(self, limit: int | None) -> None:
         for name in ("strong", "weak"):
             where = self._directory.directory / name
-            if read_meta(where / "data.mdb") is None:
-                raise DamagedError(f"{where / 'data.mdb'}: damaged: the file is missing, or empty")
+            if read_meta(where / DATA_FILE) is None:
+                raise DamagedError(f"{where / DATA_FILE}: damaged: the file is missing, or empty")
             self.unchecked += check_structure(where, limit)
             self._environments[name] = Environment(where, sync=False, readonly=True)
         catalog = self.catalog

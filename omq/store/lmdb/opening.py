@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from omq.store.errors import DamagedError, StoreError
 from omq.store.lmdb.catalog import RESERVED_IDS, Catalog, StoredTopic
 from omq.store.lmdb.data_file import (
+    DATA_FILE,
     MAX_PAGES_AFTER_CLOSE,
     MAX_PAGES_AFTER_CRASH,
     UNSYNCED,
@@ -61,9 +62,9 @@ def examine(session: StoreDirectory, flusher: Flusher, strong: Path, weak: Path)
     findings: list[str] = []
     if session.used_before:
         check_presence(strong, weak)
-    missing = (strong / "data.mdb").exists() and not (weak / "data.mdb").exists()
+    missing = (strong / DATA_FILE).exists() and not (weak / DATA_FILE).exists()
     lost = missing or (not session.same_boot and not session.clean_shutdown)
-    if (weak / "data.mdb").exists() and not (strong / "data.mdb").exists():
+    if (weak / DATA_FILE).exists() and not (strong / DATA_FILE).exists():
         raise DamagedError(
             f"{strong}: damaged: it is missing, and with it the names of all topics. Nothing was changed. Restore "
             "the whole store from a copy, or move all of it away to start over."
@@ -84,7 +85,7 @@ def examine(session: StoreDirectory, flusher: Flusher, strong: Path, weak: Path)
 def _has_changed(session: StoreDirectory, directory: Path) -> bool:
     """Returns whether an environment has changed since a clean shutdown, or its meta pages are not consecutive."""
     left = session.left.get(directory.name)
-    path = directory / "data.mdb"
+    path = directory / DATA_FILE
     return (left is not None and left != checksum(path)) or not are_consecutive(path)
 
 
@@ -98,7 +99,7 @@ def check_presence(strong: Path, weak: Path) -> None:
         DamagedError: A data file is missing or empty.
     """
     for directory in (strong, weak):
-        path = directory / "data.mdb"
+        path = directory / DATA_FILE
         aside = not path.exists() and path.with_name(UNSYNCED).exists()
         if (path.exists() and path.stat().st_size) or (directory is weak and (aside or not directory.exists())):
             continue

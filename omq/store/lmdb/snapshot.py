@@ -30,7 +30,7 @@ import lmdb
 
 from omq.store.errors import DamagedError, OutOfSpace, StoreError
 from omq.store.interface import Append
-from omq.store.lmdb.data_file import MAX_PAGES_AFTER_CRASH, Meta, checksum
+from omq.store.lmdb.data_file import DATA_FILE, MAX_PAGES_AFTER_CRASH, Meta, checksum
 from omq.store.lmdb.environment import MAX_PIN_TRIES, NO_SPACE, Environment
 from omq.store.lmdb.flusher import restore_meta
 from omq.store.lmdb.inspector import Inspector
@@ -52,7 +52,6 @@ STEP_BYTES: Final = 8 << 20
 #: state.
 LIVE_MARGIN_BYTES: Final = 64 << 20
 PIN_RETRY_DELAY_S: Final = 0.001
-DATA_FILE: Final = "data.mdb"
 
 Progress = Callable[[int, int], None]
 
@@ -93,7 +92,7 @@ class _State:
     @property
     def size(self) -> int:
         """The bytes of the data files."""
-        return sum((meta.last_page + 1) * meta.page_size for meta in self.metas.values())
+        return sum(meta.end for meta in self.metas.values())
 
     def release(self) -> None:
         """Ends the transactions."""
@@ -322,12 +321,11 @@ def _copy(
 
 def _copy_pages(environment: Environment, meta: Meta, target: Path) -> Iterator[int]:
     """Copies the pages of a state to a new data file, synced; yields the number of bytes after each step."""
-    size = (meta.last_page + 1) * meta.page_size
     with target.open("xb", buffering=0) as file:
-        file.truncate(size)
+        file.truncate(meta.end)
         begin = 2 * meta.page_size  # after the meta pages
-        while begin < size:
-            step = environment.read_bytes(min(STEP_BYTES, size - begin), begin)
+        while begin < meta.end:
+            step = environment.read_bytes(min(STEP_BYTES, meta.end - begin), begin)
             if not step:
                 break  # LMDB may leave out unused pages at the end
             written = os.pwrite(file.fileno(), step, begin)

@@ -57,7 +57,7 @@ from omq.store.internal import (
 from omq.store.lmdb import consumer_rows, opening
 from omq.store.lmdb.applier import ANOTHER_KIND, Applier
 from omq.store.lmdb.catalog import RESERVED_IDS, Catalog, StoredTopic
-from omq.store.lmdb.data_file import checksum
+from omq.store.lmdb.data_file import DATA_FILE, checksum
 from omq.store.lmdb.environment import Environment
 from omq.store.lmdb.flusher import Flusher
 from omq.store.lmdb.layout import id_ranges
@@ -682,7 +682,7 @@ class LmdbStore:
         # If acknowledged messages are lost, this is not a clean shutdown: their ids must not be assigned again.
         if synced and all(closed) and self._broken is None and not self._writers["weak"].lost:
             directories = self._weak.directory, self._strong.directory
-            left = {directory.name: checksum(directory / "data.mdb") for directory in directories}
+            left = {directory.name: checksum(directory / DATA_FILE) for directory in directories}
             if not opening.save_session(self._directory, self._catalog, clean=True, left=left):
                 self._weak.release_reserve()
                 opening.save_session(self._directory, self._catalog, clean=True, left=left)
