@@ -15,8 +15,8 @@ __all__ = ["ServiceNotifier"]
 class ServiceNotifier:
     """Sends the state of this process to the socket of `$NOTIFY_SOCKET`; does nothing without that variable.
 
-    While it keeps the watchdog, it sends a sign of life at twice the rate of `$WATCHDOG_USEC`, as long as the event
-    loop turns.
+    From `ping_watchdog` on, it sends two keep-alive pings in each interval of `$WATCHDOG_USEC`, as long as the event
+    loop runs.
 
     Args:
         log: The log. The first state that cannot be sent is logged.
@@ -32,7 +32,7 @@ class ServiceNotifier:
         self._failed = False
 
     def ready(self) -> None:
-        """Reports that the server serves, at the start or after a reload."""
+        """Reports that the server accepts clients, at the start or after a reload."""
         self._send("READY=1")
 
     def reloading(self) -> None:
@@ -47,11 +47,11 @@ class ServiceNotifier:
         if self._timer is not None:
             self._timer.cancel()
 
-    def keep_watchdog(self) -> None:
-        """Sends a sign of life now, and again before the time is up, until `stopping`."""
+    def ping_watchdog(self) -> None:
+        """Sends a keep-alive ping now, and again after each half of the interval, until `stopping`."""
         if self._interval is not None:
             self._send("WATCHDOG=1")
-            self._timer = asyncio.get_running_loop().call_later(self._interval, self.keep_watchdog)
+            self._timer = asyncio.get_running_loop().call_later(self._interval, self.ping_watchdog)
 
     def _send(self, state: str) -> None:
         if not self._address:
@@ -69,7 +69,7 @@ class ServiceNotifier:
 
 
 def _watchdog_interval(log: logging.Logger) -> float | None:
-    """Returns the seconds between two signs of life; `None` if the manager does not expect them of this process."""
+    """Returns the seconds between two keep-alive pings; `None` if the manager does not expect them of this process."""
     text, process = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
     if not text or process not in ("", str(os.getpid())):
         return None

@@ -83,7 +83,7 @@ async def _serve(
         for name, endpoint in server.endpoints.items():
             log.info("%s: %s", name, endpoint, extra={"event": "listening", "listener": name, "endpoint": endpoint})
         notifier.ready()
-        notifier.keep_watchdog()
+        notifier.ping_watchdog()
         await asyncio.Event().wait()
     except asyncio.CancelledError:
         pass

@@ -116,7 +116,7 @@ def test_the_broker_reports_its_states_to_systemd(tmp_path: Path, monkeypatch: p
         manager.settimeout(BOUND)
 
         def state() -> bytes:
-            """Returns the next state that is not a sign of life."""
+            """Returns the next state that is not a keep-alive ping."""
             while (found := manager.recv(200)) == b"WATCHDOG=1":
                 pass
             return found
@@ -140,7 +140,7 @@ def test_the_broker_reports_its_states_to_systemd(tmp_path: Path, monkeypatch: p
             except BlockingIOError:
                 pass
             manager.settimeout(0.5)
-            with pytest.raises(TimeoutError):  # no sign of life without a loop
+            with pytest.raises(TimeoutError):  # no keep-alive ping while the loop stands still
                 manager.recv(200)
             manager.settimeout(BOUND)
             command.process.send_signal(signal.SIGCONT)

@@ -58,7 +58,7 @@ def test_an_abstract_address(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("of_this_process", [True, False])
-async def test_signs_of_life_while_the_loop_turns(
+async def test_keep_alive_pings_while_the_loop_runs(
     manager: socket.socket, monkeypatch: pytest.MonkeyPatch, of_this_process: bool
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "20000")
@@ -67,7 +67,7 @@ async def test_signs_of_life_while_the_loop_turns(
     manager.setblocking(False)
     loop = asyncio.get_running_loop()
     notifier = ServiceNotifier(log)
-    notifier.keep_watchdog()
+    notifier.ping_watchdog()
     assert [await loop.sock_recv(manager, 100) for _ in range(5)] == [b"WATCHDOG=1"] * 5
     notifier.stopping()
     while (state := await loop.sock_recv(manager, 100)) != b"STOPPING=1":
@@ -79,7 +79,7 @@ async def test_signs_of_life_while_the_loop_turns(
 @pytest.mark.parametrize(
     ("microseconds", "process"), [(None, None), ("20000", "1"), ("soon", None), ("0", None), ("-5", None), ("", None)]
 )
-async def test_no_sign_of_life_is_expected(
+async def test_no_keep_alive_ping_is_expected(
     manager: socket.socket, monkeypatch: pytest.MonkeyPatch, microseconds: str | None, process: str | None
 ) -> None:
     if microseconds is not None:
@@ -87,7 +87,7 @@ async def test_no_sign_of_life_is_expected(
     if process is not None:
         monkeypatch.setenv("WATCHDOG_PID", process)
     notifier = ServiceNotifier(log)
-    notifier.keep_watchdog()
+    notifier.ping_watchdog()
     notifier.ready()
     assert manager.recv(100) == b"READY=1"
 
