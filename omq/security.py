@@ -51,7 +51,7 @@ class PlainServer(Security):
         authenticate: A function, or coroutine function, that takes user name and password (bytes) and returns whether
             they are valid; or a mapping of passwords by user name (bytes or str), which may change while in use; `None`
             leaves the decision to the ZAP handler at `inproc://zeromq.zap.01` (RFC 27). To refuse a client that may try
-            again later, it raises `omq.errors.HandshakeError`, whose text is sent to the client, with `_` for blanks.
+            again later, the function raises `omq.errors.HandshakeError`; the client gets its text, with `_` for blanks.
     """
 
     name: ClassVar[str] = "PLAIN"
@@ -111,9 +111,9 @@ class CurveServer(Security):
     Args:
         secret_key: The server's permanent secret key: 32 bytes, or 40 characters of Z85.
         authorize: The public keys to admit: a set or another container, which may change while in use; or a function,
-            or coroutine function, that takes a key as 40 characters of Z85 (bytes) and returns whether to admit it; it
-            may raise as `authenticate` of `PlainServer`.
-            `None` admits every key, unless a ZAP handler at `inproc://zeromq.zap.01` refuses it (RFC 27).
+            or coroutine function, that takes a key as 40 characters of Z85 (bytes) and returns whether to admit it, or
+            raises `HandshakeError` as `authenticate` of `PlainServer` may. `None` admits every key, unless a ZAP
+            handler at `inproc://zeromq.zap.01` refuses it (RFC 27).
 
     Attributes:
         public_key: The server's public key as Z85, which clients need as their `server_key`.

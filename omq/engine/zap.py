@@ -131,7 +131,7 @@ class Authenticator:
                     answer = await answer
             except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit):
                 raise
-            except HandshakeError as refusal:  # which may pass; its text is for the peer
+            except HandshakeError as refusal:  # may be temporary; its text is for the peer
                 text = str(refusal).encode("ascii", "backslashreplace")[:_MAX_TEXT_BYTES]
                 return AuthDecision(_NOT_IN_REASON.sub(b"_", text))
             except BaseException as error:  # of any kind: the peer must get an answer

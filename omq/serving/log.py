@@ -18,17 +18,17 @@ _STANDARD: Final = frozenset({*vars(logging.makeLogRecord({})), "message", "asct
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as one line of JSON: `time`, `level`, `logger`, `event`, `message`, and the fields of `extra`.
+    """Formats a record as one line of JSON: `time`, `level`, `logger`, `message`, and the fields of `extra`.
 
-    `time` is UTC in RFC 3339 with milliseconds. A traceback is in `exception`. Values that JSON does not have become
-    text.
+    `time` is UTC in RFC 3339 with milliseconds. A traceback is in `exception`. A value that JSON cannot represent
+    becomes text.
     """
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the line; see `logging.Formatter`."""
-        moment = datetime.fromtimestamp(record.created, UTC)
+        created = datetime.fromtimestamp(record.created, UTC)
         fields: dict[str, Any] = {
-            "time": f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03}Z",
+            "time": created.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
