@@ -202,10 +202,10 @@ class Requeue(Write):
     moved: int = field(default=0, init=False)
     grown: dict[int, tuple[int, int]] = field(default_factory=dict, init=False)
 
-    def count(self, target_id: int, records: int, size: int) -> None:
-        """Adds to `grown`."""
-        before = self.grown.get(target_id, (0, 0))
-        self.grown[target_id] = before[0] + records, before[1] + size
+    def record_growth(self, target_id: int, size: int) -> None:
+        """Adds a record of this size to `grown`."""
+        records, total = self.grown.get(target_id, (0, 0))
+        self.grown[target_id] = records + 1, total + size
 
 
 @dataclass(slots=True, eq=False)

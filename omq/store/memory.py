@@ -515,7 +515,7 @@ class MemoryTopics:
         moves = [(self.topic(target_id), requeued(self.record(topic, id))) for id, target_id in write.moves]
         for target, record in moves:
             self._grow(target, record, 1)
-            write.count(target.id, 1, len(record))
+            write.record_growth(target.id, len(record))
         write.moved = len(moves)
         topic.first = write.moves[-1][0] + 1
 

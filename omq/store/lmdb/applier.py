@@ -388,7 +388,7 @@ class Applier:
         write.grown = {}
         for target, record in moves:
             self._grow(target, record, 1)
-            write.count(target.id, 1, len(record))
+            write.record_growth(target.id, len(record))
         write.moved = len(moves)
         topic.first = write.moves[-1][0] + 1
         self.touched.add(topic)

@@ -112,8 +112,7 @@ class StoredTopic:
     @property
     def current(self) -> TopicState:
         """The state in the current transaction. Only the environment's writer reads it."""
-        now = self.first, self.last, self.bytes, tuple(self.jumped)
-        return TopicState(self.id, self.name, self.delivery, self.persistence, self.settings, *now, self.owner)
+        return self.state._replace(first=self.first, last=self.last, bytes=self.bytes, jumped=tuple(self.jumped))
 
 
 class Catalog:

@@ -366,7 +366,7 @@ class LmdbStore:
             if isinstance(move, Requeue):
                 move.moved = 1
                 if size:
-                    move.count(write.topic_id, 1, size)
+                    move.record_growth(write.topic_id, size)
                 self._submit_half(move.topic_id, MoveTrim(move.topic_id, move.moves[0][0] + 1, context=move))
             else:
                 move.first, move.size = write.first, size
