@@ -53,6 +53,7 @@ from omq.store.lmdb.catalog import RESERVED_IDS, Catalog, Oldest, StoredTopic
 from omq.store.lmdb.layout import (
     BLOCK,
     INLINE,
+    MAX_GROUP_BYTES,
     NUMBER,
     STAGED,
     THREE,
@@ -471,8 +472,11 @@ class Applier:
 
     def _set_group(self, write: SetGroup) -> None:
         topic = self._topic(write.topic_id)
-        if len(acks_key(b"s", topic.id, write.name)) + NUMBER.size > MAX_CURSOR_KEY_BYTES:
-            raise StoreError(f"the name of the group is too long: {write.name[:40]!r}...")
+        size = len(write.name.encode())
+        if size > MAX_GROUP_BYTES:
+            raise StoreError(
+                f"the name of the group has {size} bytes; at most {MAX_GROUP_BYTES} are allowed: {write.name[:40]!r}..."
+            )
         if write.position > topic.last:
             raise StoreError(f"topic {topic.name!r} has no id {write.position} yet")
         consumer_rows.delete_ack_set(self._transaction, topic.id, write.name)

@@ -79,6 +79,7 @@ _NUMBERED: Final = (b"b", b"s", b"r", b"q", b"j")  # the kinds with an id, or th
 _OF_GROUPS: Final = (b"W", b"S", b"R")  # the kinds with the size and the name of a group after the topic
 _OF_TOPICS: Final = (*_NUMBERED, *_OF_GROUPS, b"n", b"d", b"p", b"w", b"o", b"t", b"v")
 
+MAX_GROUP_BYTES: Final = 255  # of the name of a group, whose size is one byte of a key
 NEXT_TOPIC: Final = b"i"
 NEXT_STAGE: Final = b"h"
 
