@@ -77,6 +77,10 @@ REQUEUED: Final = b"\0requeued from "
 RETURNED_UNCHANGED: Final = frozenset(
     {Append, Acknowledge, SetCursor, DeleteCursor, SetGroup, DeleteGroup, Stage, Trim}
 )
+#: Writes that begin in the strong environment. A tuple, since `isinstance` with `A | B` makes the union at each call.
+STRONG_FIRST: Final = (MakeTopic, AlterTopic, DeleteTopic, CommitStages, AbortStage)
+#: Writes that move records to other topics.
+MOVES: Final = (MoveToDeadLetter, Requeue)
 #: Writes that need only one engine.
 WRITABLE_AT_ONCE: Final = frozenset({Append, Acknowledge})
 INTERNAL: Final = (ReserveIds, SkipIds, ApplyRetention, ExpireState, Quarantine, PurgeTopic)
@@ -508,10 +512,10 @@ class LmdbStore:
 
     def _writer_of(self, write: Write) -> Writer | None:
         """Returns the writer of a write; `None` for one that `_apply_here` handles."""
-        if isinstance(write, MakeTopic | AlterTopic | DeleteTopic | CommitStages | AbortStage):
+        if isinstance(write, STRONG_FIRST):
             return self._writers["strong"]
         engine = self._engines.get(write.topic_id)  # type: ignore[attr-defined]
-        if isinstance(write, MoveToDeadLetter | Requeue) and self._spans_engines(write):
+        if isinstance(write, MOVES) and self._spans_engines(write):
             return None
         return engine if isinstance(engine, Writer) else None
 
@@ -525,7 +529,7 @@ class LmdbStore:
             if engine is None:
                 write.error, write.done = UnknownTopic(f"there is no topic with the id {topic_id}"), True
                 lost.append(write)
-            elif isinstance(write, MoveToDeadLetter | Requeue) and self._spans_engines(write):
+            elif isinstance(write, MOVES) and self._spans_engines(write):
                 self._move_between_engines(write)
             else:
                 mine.append(write)
