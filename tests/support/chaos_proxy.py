@@ -1,7 +1,7 @@
 """A relay between two peers that does to their bytes what networks do: it delays, splits, cuts, swallows and alters.
 
 It runs in a thread of its own. A fault happens when the test asks for it (`Link.reset()`), or after some bytes
-(`Fault`), and a script of faults comes from a seed, so that a run can be had again.
+(`Fault`), and a script of faults comes from a seed, so that a run can be repeated.
 """
 
 from __future__ import annotations

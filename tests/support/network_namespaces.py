@@ -174,7 +174,7 @@ class Process:
         name: The one that it runs on.
         log: Where its errors go, in the host's folder; if empty, they are in its output.
         command: The command.
-        environ: What the environment has besides.
+        environ: Additional environment variables.
     """
 
     def __init__(self, hosts: Hosts, name: str, log: str, command: list[str], **environ: str) -> None:
@@ -208,7 +208,7 @@ class Process:
         self._lines.put(None)
 
     def wait_printed(self, pattern: str, seconds: float) -> re.Match[str]:
-        """Waits for a line that has a pattern; those before it are passed over.
+        """Waits for a line that has a pattern; skips the lines before it.
 
         Raises:
             AssertionError: It does not come in time, or the process ends.

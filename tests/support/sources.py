@@ -23,12 +23,9 @@ in_one_process = pytest.mark.xdist_group("sources")
 
 @cache
 def trees() -> dict[Path, ast.Module]:
-    """Returns the syntax trees of all modules but generated ones.
-
-    The collector would look at their million nodes again and again: three quarters of the time of parsing.
-    """
+    """Returns the syntax trees of all modules but generated ones."""
     paths = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
-    gc.disable()
+    gc.disable()  # each collection would traverse a million nodes: three quarters of the time of parsing
     try:
         return {path: ast.parse(path.read_text()) for path in paths if not path.name.endswith("_pb2.py")}
     finally:
@@ -37,7 +34,7 @@ def trees() -> dict[Path, ast.Module]:
 
 
 def definitions(node: ast.AST) -> Iterator[Definition]:
-    """Yields a module, its classes and its functions at any depth; expressions are not looked into."""
+    """Yields a module, its classes and its functions at any depth, without lambdas."""
     if isinstance(node, Definition):
         yield node
     for name in BLOCKS:
