@@ -14,13 +14,12 @@ from omq.goby.errors import Malformed
 from omq.goby.identifier import INTERNAL, MAX_CACHED_IDENTIFIERS, Identifier, prefix_of, read_identifier, shown
 from omq.goby.outbox import MAX_HELD_BYTES, MAX_HELD_PUBLICATIONS
 from omq.goby.scheme import Codec
-from omq.serving.rate_limit import RateLimit
+from omq.serving.rate_limit import WARNING_INTERVAL_S, RateLimit
 from omq.unpatched import threading
 
 log = logging.getLogger("omq.goby")
 
 EVERYTHING: Final = b"/"
-WARNING_INTERVAL_S: Final = 1.0  # between two warnings about malformed messages
 MAX_CACHED_HEAD_BYTES: Final = 1024  # of one identifier
 READER_TIMEOUT_S: Final = 0.1  # until a reader with a full inbox counts as stalled
 

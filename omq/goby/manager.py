@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from omq.goby.dispatch import WARNING_INTERVAL_S
 from omq.goby.errors import Malformed
 from omq.goby.identifier import MANAGER_RESPONSE, head_of, split_frame
 from omq.goby.protobuf import (
@@ -18,7 +17,7 @@ from omq.goby.protobuf import (
     Socket,
 )
 from omq.goby.wire import read_message
-from omq.serving.rate_limit import RateLimit
+from omq.serving.rate_limit import WARNING_INTERVAL_S, RateLimit
 
 log = logging.getLogger("omq.goby")
 

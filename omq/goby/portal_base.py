@@ -74,7 +74,7 @@ RELEASE_DELAY_S: Final = 0.02  # for clients that report ready before their subs
 RESTART_RELEASE_DELAY_S: Final = 0.5  # for other clients to find a restarted manager
 SEND_BATCH_PUBLICATIONS: Final = 100  # of those that were held
 SEND_BATCH_DELAY_S: Final = 0.002  # between two such batches, below the high-water marks on the way
-WARNING_INTERVAL_S: Final = 5.0  # between two log lines about a manager that does not answer
+MANAGER_WARNING_INTERVAL_S: Final = 5.0  # between two log lines about a manager that does not answer
 
 _Subscription = TypeVar("_Subscription")
 
@@ -723,7 +723,7 @@ class PortalBase(Generic[_Subscription]):
             except Malformed as malformed:
                 fault = str(malformed)
                 await self._pause(HOLD_REQUEST_INTERVAL_S)
-            if time.monotonic() - warned > WARNING_INTERVAL_S:
+            if time.monotonic() - warned > MANAGER_WARNING_INTERVAL_S:
                 warned = time.monotonic()
                 log.warning("%s: the manager at %s: %s", self._name, self._bus.manager_endpoint, fault)
         if router != self._router:

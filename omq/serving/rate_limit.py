@@ -6,6 +6,7 @@ import time
 from typing import Final
 
 LOG_INTERVAL_S: Final = 60.0  #: Seconds between two log lines of one kind.
+WARNING_INTERVAL_S: Final = 1.0  #: Seconds between two warnings about messages that are not valid.
 
 
 class RateLimit:

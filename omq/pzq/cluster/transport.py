@@ -19,7 +19,7 @@ from omq.pzq.cluster.replica_batch import ReplicaBatch
 from omq.pzq.cluster.settings import ClusterSettings
 from omq.pzq.wire import REPLICAS, STORED, shown
 from omq.serving.connection_events import ConnectionEvents, log_connection
-from omq.serving.rate_limit import RateLimit
+from omq.serving.rate_limit import WARNING_INTERVAL_S, RateLimit
 from omq.types import Security
 
 log = logging.getLogger("omq.pzq")
@@ -32,7 +32,6 @@ MAX_UNANSWERED: Final = 2
 #: Seconds for which replicas are collected at most, as an answer may be lost.
 GATHER_TIMEOUT_S: Final = 0.02
 MAX_WAITING_BYTES: Final = 64 << 20  # of replicas for a peer; later ones are dropped, and asked about again
-WARNING_INTERVAL_S: Final = 1.0  # between two warnings
 
 Warn = Callable[[str], None]
 Acked = Callable[[str, Sequence[str]], None]

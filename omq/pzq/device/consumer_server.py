@@ -20,7 +20,7 @@ from omq.pzq.errors import Malformed
 from omq.pzq.wire import DELIVERIES, PREFETCH, STORED, read_ack, shown
 from omq.ranges import Range, ranges_of
 from omq.serving.connection_events import MAX_LAST_BATCHES, ConnectionEvents, log_connection
-from omq.serving.rate_limit import RateLimit
+from omq.serving.rate_limit import WARNING_INTERVAL_S, RateLimit
 from omq.serving.router import TIME_SLICE_S, bind, unbind
 from omq.store.async_store import AsyncStore
 from omq.store.errors import StoreError
@@ -40,8 +40,6 @@ MAX_BATCH_MESSAGES: Final = 512
 _PUMP_BYTES: Final = 256 << 10
 #: Bytes of an acknowledgement beyond which its connection is closed.
 MAX_ACK_BYTES: Final = 1 << 20
-#: Seconds between two warnings about invalid acknowledgements.
-WARNING_INTERVAL_S: Final = 1.0
 #: Keys of expired deliveries that are kept before those of finished messages are dropped.
 _MIN_LATE_KEYS: Final = 1024
 
