@@ -148,15 +148,13 @@ class Coordinator:
         """
         with self._changed:
             suspect = self._receivers.get(name)
-        if suspect is not None and suspect.address.name != broken:
-            suspect = None
-        request = next(self._requests)
-        if suspect is not None:
+        if suspect is not None and suspect.address.name == broken:
+            request = next(self._requests)
             suspect.send(report=request)  # without the lock: the suspect may not read
-        with self._changed:
-            if suspect is not None:
+            with self._changed:
                 # A receiver that does not report is no longer registered after FROZEN_TIMEOUT_S, so this wait ends.
                 self._changed.wait_for(lambda: self._has_answered(suspect, request))
+        with self._changed:
             self._changed.wait_for(lambda: name in self._receivers or name not in self._starting)
             found = self._receivers.get(name)
             if found is None:
