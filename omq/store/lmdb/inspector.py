@@ -19,7 +19,7 @@ from omq.store.lmdb.layout import PIECE, STAGE, description, id_ranges, without_
 from omq.store.lmdb.opening import check_tails
 from omq.store.lmdb.reader import LmdbReader
 from omq.store.lmdb.store_directory import StoreDirectory
-from omq.store.lmdb.wal import WAL_FILE_NAME, read_file
+from omq.store.lmdb.wal import read_log
 
 
 class Inspector:
@@ -76,10 +76,7 @@ class Inspector:
                     except DamagedError as error:
                         catalog.damaged[topic.id] = error
         self.topics = {id: topic for id, topic in catalog.topics.items() if id not in catalog.damaged}
-        logged, _, _, file = read_file(self._directory.directory / "weak" / WAL_FILE_NAME, self.id)
-        if file >= 0:
-            os.close(file)
-        for write in logged:
+        for write in read_log(self._directory.directory / "weak", self.id):
             if write.topic_id in self.topics and write.first > self.topics[write.topic_id].last:
                 self._logged[write.topic_id].append(write)
 

@@ -43,7 +43,7 @@ from omq.store.lmdb.store_directory import (
     sync_directory,
     write_durably,
 )
-from omq.store.lmdb.wal import WAL_FILE_NAME, WriteAheadLog, read_file
+from omq.store.lmdb.wal import WriteAheadLog, read_log
 
 #: Bytes that are copied between two syncs. Without these syncs, the last one would write everything at once, and delay
 #: those of a live store on the same disk.
@@ -280,9 +280,7 @@ def _pin(source: StoreDirectory, environments: dict[str, Environment]) -> _State
         for _ in range(MAX_PIN_TRIES):
             pins = [weak.pin_state()]
             try:
-                logged, _, _, file = read_file(weak.directory / WAL_FILE_NAME, source.id)
-                if file >= 0:
-                    os.close(file)
+                logged = read_log(weak.directory, source.id)
                 pins.append(strong.pin_state())
                 if weak.last_transaction() == pins[0][1].transaction:
                     metas = {"weak": pins[0][1], "strong": pins[1][1]}

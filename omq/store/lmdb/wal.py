@@ -156,6 +156,18 @@ def read_file(path: Path, store: str, mode: int = os.O_RDONLY) -> tuple[list[App
         ) from None
 
 
+def read_log(directory: Path, store: str) -> list[Append]:
+    """Returns the valid appends of the log in the directory of an environment, as `read` does.
+
+    Raises:
+        StoreError: The file cannot be read.
+    """
+    found, _, _, file = read_file(directory / WAL_FILE_NAME, store)
+    if file >= 0:
+        os.close(file)
+    return found
+
+
 def read(data: bytes, store: str) -> tuple[list[Append], int, int]:
     """Returns the valid appends of a log, the offset after the last, and their round.
 
