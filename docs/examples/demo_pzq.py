@@ -270,7 +270,7 @@ def table(stream: FileTransfer, block: int) -> Table:
 @click.option("--limit", type=click.IntRange(1, 200), default=40, show_default=True, help="MB to send at most.")
 @click.option("--block", type=click.IntRange(1, 1024), default=8, show_default=True, help="KiB in a message.")
 def demo_pzq(directory: Path | None, seconds: float, limit: int, block: int) -> None:
-    """Streams files through three nodes that replicate, and kills the node that receives them in the middle.
+    """Stream files through three nodes that replicate, and kill the node that receives them in the middle.
 
     The owner is killed with SIGKILL; another node delivers what it has left until it is back. Nothing that was
     acknowledged may be missing. It ends by itself within a minute.

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 LOG: Final = logging.getLogger("omq.broker")
 DEFAULT_BIND: Final = "tcp://127.0.0.1:*"
+DIRECTORY: Final = NonEmptyPath(file_okay=False, path_type=Path)
 
 
 def read_topics(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[TopicSpec, ...]:
@@ -236,7 +237,7 @@ def log_warnings(config: Config) -> None:
 
 
 @click.command(cls=CommandWithSubcommands)
-@click.argument("directory", metavar="[DIR]", required=False, type=NonEmptyPath(file_okay=False, path_type=Path))
+@click.argument("directory", metavar="[DIR]", required=False, type=DIRECTORY)
 @click.option("--bind", multiple=True, metavar="ENDPOINT", help="Endpoint for ZeroMQ clients; may be repeated.")
 @click.option("--sexp", metavar="tcp://HOST:PORT", help="Endpoint for S-expression clients.")
 @click.option("--http", metavar="HOST:PORT", callback=read_http, help="Address of the status page.")
@@ -328,12 +329,9 @@ def broker(
             raise click.UsageError(str(fault)) from None
 
 
-NEW_DIRECTORY: Final = NonEmptyPath(file_okay=False, path_type=Path)
-
-
 @click.command()
-@click.argument("directory", metavar="DIR", type=NEW_DIRECTORY)
-@click.argument("target", type=NEW_DIRECTORY)
+@click.argument("directory", metavar="DIR", type=DIRECTORY)
+@click.argument("target", type=DIRECTORY)
 def snapshot(directory: Path, target: Path) -> None:
     """Copy the topics in DIR, whose broker may run, to TARGET.
 
@@ -345,13 +343,13 @@ def snapshot(directory: Path, target: Path) -> None:
 
         began = time.monotonic()
         with progress_bar("snapshot") as progress:
-            done = take_snapshot(directory, target, kind="broker", progress=progress)
-        report_copy(f"{target}: snapshot of store {done.format.id}", done, began)
+            copy = take_snapshot(directory, target, kind="broker", progress=progress)
+        report_copy(f"{target}: snapshot of store {copy.format.id}", copy, began)
 
 
 @click.command()
-@click.argument("source", metavar="SNAPSHOT", type=NEW_DIRECTORY)
-@click.argument("directory", metavar="DIR", type=NEW_DIRECTORY)
+@click.argument("source", metavar="SNAPSHOT", type=DIRECTORY)
+@click.argument("directory", metavar="DIR", type=DIRECTORY)
 def restore(source: Path, directory: Path) -> None:
     """Make a new directory of topics, DIR, from SNAPSHOT.
 
@@ -363,18 +361,18 @@ def restore(source: Path, directory: Path) -> None:
 
         began = time.monotonic()
         with progress_bar("restore") as progress:
-            done = restore_snapshot(source, directory, kind="broker", progress=progress)
-        origin = done.format.origin
+            copy = restore_snapshot(source, directory, kind="broker", progress=progress)
+        origin = copy.format.origin
         report_copy(
-            f"{directory}: store {done.format.id}, as store {origin['store']} was at {origin['time']}", done, began
+            f"{directory}: store {copy.format.id}, as store {origin['store']} was at {origin['time']}", copy, began
         )
 
 
-def report_copy(text: str, done: "StoreCopy", began: float) -> None:
+def report_copy(text: str, copy: "StoreCopy", began: float) -> None:
     """Prints the result of a snapshot or a restore."""
-    for finding in done.findings:
+    for finding in copy.findings:
         click.echo(f"omq: {finding}", err=True)
-    click.echo(f"{text}: {done.topics} topics, {done.size} bytes in {time.monotonic() - began:.1f} s")
+    click.echo(f"{text}: {copy.topics} topics, {copy.size} bytes in {time.monotonic() - began:.1f} s")
 
 
 broker.subcommands.update(snapshot=snapshot, restore=restore)

@@ -262,12 +262,13 @@ def pzq(
             allow_replicas_from=allow_replicas_from,
             peer_security=peer_security_of(curve_secret_key_file),
         )
-        for endpoint in filter(is_reachable, (receive_dsn, send_dsn) if curve_secret_key_file is None else ()):
-            LOG.warning(
-                "%s: every client may produce and consume, unauthenticated and unencrypted; --curve-secret-key-file "
-                "changes that",
-                endpoint,
-            )
+        if curve_secret_key_file is None:
+            for endpoint in filter(is_reachable, (receive_dsn, send_dsn)):
+                LOG.warning(
+                    "%s: every client may produce and consume, unauthenticated and unencrypted; "
+                    "--curve-secret-key-file changes that",
+                    endpoint,
+                )
         report_ready = daemonize() if background else None
         if user is not None:
             switch_user(user)

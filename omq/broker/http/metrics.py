@@ -1,9 +1,9 @@
 """`/metrics`: the broker's statistics in Prometheus' formats.
 
 The number of series is bounded, because clients choose the names. Of more than `MAX_SERIES` topics the oldest have
-series of their own; all others share those with `topic=""`, which is not a valid name. So do the durable subscriptions
-of each of these topics above `MAX_READERS`, and all above `MAX_SERIES`; and in the same way the consumer groups. A name
-has at most 255 bytes. Users and peers are never labels.
+series of their own; all others share those with `topic=""`, which is not a valid name. In the same way the durable
+subscriptions of a topic above `MAX_READERS`, and of all topics above `MAX_SERIES`, share series, and so do consumer
+groups. A name has at most 255 bytes. Users and peers are never labels.
 
 The values of topics are cached until they change. This module writes their lines itself, in a tenth of the time that
 `prometheus_client` takes.
@@ -43,8 +43,8 @@ class ReaderKind(NamedTuple):
 
     Attributes:
         label: The label with the name.
-        of: Returns those of a topic.
-        gauges: The name of each metric, its description, its value, and the function that returns the value of those
+        of: Returns the readers of this kind of a topic.
+        gauges: The name of each metric, its description, its value, and the function that joins the values of readers
             that share a series.
     """
 
@@ -53,14 +53,14 @@ class ReaderKind(NamedTuple):
     gauges: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float], Callable[[Iterable[float]], float]], ...]
 
     def rows(self, topic: TopicStats, each: Each) -> list[ReaderRow]:
-        """Returns the rows of those of a topic."""
+        """Returns the rows of the readers of a topic."""
         return [
             (one["name"].translate(_ESCAPES), tuple(value(one) for _, _, value, _ in self.gauges))
             for one in each(self.of(topic))
         ]
 
     def join(self, rows: Sequence[ReaderRow]) -> tuple[float, ...]:
-        """Returns the values of those that share a series."""
+        """Returns the values of readers that share a series."""
         columns = zip(*(values for _, values in rows), strict=True)
         return tuple(join(column) for (_, _, _, join), column in zip(self.gauges, columns, strict=True))
 
@@ -81,7 +81,7 @@ COUNTERS: Final[tuple[tuple[str, str, Callable[[TopicStats], int]], ...]] = (
     ),
     (
         "messages_expired",
-        "Unfinished messages of a work queue that max_age has dropped.",
+        "Unfinished messages of a work queue or a consumer group that retention has dropped.",
         lambda topic: topic["expired"],
     ),
     (
@@ -103,7 +103,7 @@ GAUGES: Final[tuple[tuple[str, str, Callable[[TopicStats], int]], ...]] = (
     ("topic_subscribers", "Open subscriptions and consumers.", lambda topic: len(topic["subscriptions"])),
     ("topic_durable_subscriptions", "Durable subscriptions, open or not.", lambda topic: len(topic["names"])),
     # The topics above `MAX_SERIES` share the maximum.
-    ("topic_lag_messages", "Lag of the slowest subscription; backlog of a work queue.", lag_of),
+    ("topic_lag_messages", "Lag of the slowest subscription or group; backlog of a work queue.", lag_of),
 )
 READER_KINDS: Final = (
     ReaderKind(

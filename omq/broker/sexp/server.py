@@ -109,8 +109,8 @@ class SexpServer:
                 self.loop.remove_reader(listener)
                 self.loop.call_later(_ACCEPT_RETRY_DELAY_S, self._accept_again, listener)
                 return
-            if not self._has_room():
-                self._refuse(address)
+            if reason := self._refusal():
+                self._accept_failed("max_connections", f"a client of tcp://{address[0]}:{address[1]}", reason)
                 sock.close()
                 continue
             set_socket_options(sock)
@@ -127,20 +127,14 @@ class SexpServer:
             self.connections.add(connection)
             self.broker.connections["sexp"] = len(self.connections)
 
-    def _has_room(self) -> bool:
-        """Returns whether another client can be served."""
+    def _refusal(self) -> str:
+        """Returns the reason why no further client can be served; empty if one can."""
         if self._max_connections is not None and len(self.connections) >= self._max_connections:
-            return False
-        return sum(self.broker.connections.values()) < room_for_connections()
-
-    def _refuse(self, address: tuple[str, int]) -> None:
-        if self._max_connections is not None and len(self.connections) >= self._max_connections:
-            reason = f"max_connections is {self._max_connections}"
-        else:
-            reason = (
-                f"{sum(self.broker.connections.values())} are connected, and the other descriptors are for the store"
-            )
-        self._accept_failed("max_connections", f"a client of tcp://{address[0]}:{address[1]}", reason)
+            return f"max_connections is {self._max_connections}"
+        connected = sum(self.broker.connections.values())
+        if connected >= room_for_connections():
+            return f"{connected} are connected, and the other descriptors are for the store"
+        return ""
 
     def _accept_failed(self, kind: AcceptFailure, client: str, reason: str) -> None:
         self.broker.accepts_failed["sexp"][kind] += 1
