@@ -175,7 +175,7 @@ class BroadcastTopic(Topic):
         self._checks = 0  # the number of series of checks for inactive readers; only the last one goes on
         self._check_inactive(0)
 
-    # ------------------------------------------------------------------ other settings
+    # ------------------------------------------------------------------ altering
 
     def losses(self, settings: Mapping[str, Any]) -> list[Loss]:
         state = self.state()

@@ -42,7 +42,7 @@ class RoundRobinTopic(Topic):
             later=scheduler.later,
         )
 
-    # ------------------------------------------------------------------ other settings
+    # ------------------------------------------------------------------ altering
 
     def losses(self, settings: Mapping[str, Any]) -> list[Loss]:
         unfinished, size = self.used()

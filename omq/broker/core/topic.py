@@ -197,7 +197,7 @@ class Topic:
             admission.set_bounds(overflow, max_messages, max_bytes, owner)
 
     def owner_limits_changed(self) -> None:
-        """Obeys other limits of the owner."""
+        """Applies changed limits of the owner."""
         self._set_bounds()
 
     def stored_bytes(self) -> int:
@@ -213,7 +213,7 @@ class Topic:
             max_bytes = MAX_MEMORY_BYTES
         return settings.get("max_messages"), max_bytes
 
-    # ------------------------------------------------------------------ other settings
+    # ------------------------------------------------------------------ altering
 
     def losses(self, settings: Mapping[str, Any]) -> list[Loss]:
         """Returns what other settings would drop at once, which the present ones keep.
@@ -270,7 +270,7 @@ class Topic:
         return [Loss("max_age", f"the oldest of the {kept} messages that it keeps is {age:.3f} s old")]
 
     async def alter(self, settings: dict[str, Any]) -> None:
-        """Takes other settings, which are stored already; returns once everything that they add is durable, too.
+        """Applies other settings, which are stored already; returns once everything that they add is durable, too.
 
         Args:
             settings: All settings, checked.
