@@ -92,7 +92,7 @@ class PermissionDenied(BrokerError):
 
 
 class StoreFull(BrokerError):
-    """Raised when the topic, the disk or a user's limit is full: nothing was stored.
+    """Raised when the topic or the disk is full, or a user has reached a limit: nothing was stored.
 
     Reads continue; writes once there is room.
     """

@@ -239,6 +239,37 @@ def whole(arguments: dict[str, Any], key: str, default: int) -> int:
     return value
 
 
+def flag(arguments: dict[str, Any], key: str) -> bool:
+    """Returns a boolean of a JSON object; false if it was left out."""
+    value = arguments.get(key, False)
+    if not isinstance(value, bool):
+        raise SyntaxFault(f"{key}={value!r:.40}: must be true or false")
+    return value
+
+
+def optional_text(arguments: dict[str, Any], key: str) -> str | None:
+    """Returns a string of a JSON object; `None` if it is null or was left out."""
+    value = arguments.get(key)
+    if value is not None and not isinstance(value, str):
+        raise SyntaxFault(f"{key}={value!r:.40}: must be a string or null")
+    return value
+
+
+def name_and_settings(arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Returns the name of a topic and the settings in the argument of CREATE or ALTER.
+
+    Raises:
+        SyntaxFault: One of them has a wrong type.
+        TopicError: The name is not valid.
+    """
+    name, settings = arguments.get("name"), arguments.get("settings", {})
+    if not isinstance(name, str):
+        raise SyntaxFault(f"name={name!r:.40}: must be a string")
+    if not isinstance(settings, dict):
+        raise SyntaxFault(f"settings={settings!r:.40}: must be an object")
+    return check_name(name), settings
+
+
 def producer(message: list[bytes], at: int) -> tuple[bytes, int]:
     """Decodes producer and sequence, which must be given together; empty and 0 if they were left out."""
     name, sequence = optional(message, at), optional(message, at + 1)

@@ -136,7 +136,10 @@ class Committed:
 
 
 class DeliveryConsumer(Protocol):
-    """A consumer of either client. In asyncio each call returns an awaitable for its acks and nacks to be durable."""
+    """A consumer of either client.
+
+    In asyncio, each call returns an awaitable that waits until the acks and nacks so far are durable.
+    """
 
     def acknowledge(self, delivery: Delivery) -> Awaitable[None] | None:
         """Acknowledges a delivery."""

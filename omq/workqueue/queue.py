@@ -501,7 +501,7 @@ class WorkQueue:
             for piece in list(waiting):
                 if self._dead_lettered(piece):
                     waiting.take(piece.first, piece.last)
-        self._start_dead_letter_task()
+        self._start_dead_letter_task()  # `close` may have left some
 
     def _dead_lettered(self, piece: Range[InFlight]) -> bool:
         """Makes messages dead letters if they have reached `max_tries`; returns whether they have."""

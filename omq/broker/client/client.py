@@ -310,7 +310,7 @@ class Client(ClosesAtExit):
             ValueError: *message_id* is empty or longer than 255 bytes.
             TypeError: The body has no contiguous buffer, the name of a header is not a string, or *message_id* is
                 neither bytes nor a string.
-            StoreFull: The topic, the broker's disk or a limit of its owner is full.
+            StoreFull: The topic or the broker's disk is full, or the topic's owner has reached a limit.
         """
         return run_blocking(lambda: self._calls.publish(topic, body, key=key, headers=headers, message_id=message_id))
 
@@ -336,7 +336,7 @@ class Client(ClosesAtExit):
             BrokerTimeout: The client's `timeout` has passed since the last answer.
             TopicError: The topic does not exist.
             MessageTooLarge: A body is larger than 64 MiB.
-            StoreFull: The topic, the broker's disk or a limit of its owner is full.
+            StoreFull: The topic or the broker's disk is full, or the topic's owner has reached a limit.
             ValueError: *in_flight* is below 1.
             TypeError: *bodies* is a single body, mixes `Records` with others, or has a value that is not a body; or
                 *in_flight* is not a whole number.

@@ -582,7 +582,9 @@ class ClientProtocol:
     def _reack(self, topic: str, topic_id: int, group: str, ids: Sequence[int]) -> None:
         """Repeats acknowledgements by REACK or REACK_GROUP; its answer confirms them."""
         command = protocol.REACK_GROUP if group else protocol.REACK
-        names = [topic.encode(), u64(topic_id), *([group.encode()] if group else [])]
+        names = [topic.encode(), u64(topic_id)]
+        if group:
+            names.append(group.encode())
         for part in _parts(ids):
             request = PendingRequest(command, self._tag(), (*names, part))
             self._reack_tags.add(request.tag)

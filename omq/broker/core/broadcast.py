@@ -175,24 +175,24 @@ class BroadcastTopic(Topic):
         self._checks = 0  # the number of series of checks for inactive readers; only the last one goes on
         self._check_inactive(0)
 
-    # ------------------------------------------------------------------ other settings
+    # ------------------------------------------------------------------ altering
 
     def losses(self, settings: Mapping[str, Any]) -> list[Loss]:
         state = self.state()
         kept = state.messages(0)
-        fate = "messages that it keeps would be dropped"
+        consequence = "messages that it keeps would be dropped"
 
         def beyond(max_messages: int) -> int:
             return kept - state.messages(state.last - max_messages)
 
-        found = self._bound_losses(settings, kept, state.bytes, beyond, fate)
+        found = self._bound_losses(settings, kept, state.bytes, beyond, consequence)
         found += self._age_losses(settings, state.first, kept)
         changed = [key for key in ("retention", "retain_for") if settings.get(key) != self.settings.get(key)]
         if changed:
             up_to = self._read_up_to(settings, self._cursors)
             if lost := kept - state.messages(up_to):
                 floor = "lowest cursor or ack floor" if "retention" in settings else "cursor"
-                found.append(Loss(changed[0], f"{lost} of the {kept} {fate}, up to the {floor} {up_to}"))
+                found.append(Loss(changed[0], f"{lost} of the {kept} {consequence}, up to the {floor} {up_to}"))
         return found
 
     async def alter(self, settings: dict[str, Any]) -> None:
@@ -368,10 +368,10 @@ class BroadcastTopic(Topic):
     def pump(self) -> bool:
         budget = TURN_BYTES
         while budget > 0 and self._ready:
-            group = self._next_group()
-            if group:
-                budget -= self._serve(group, budget)
-                for one in group:
+            subscriptions = self._next_subscriptions()
+            if subscriptions:
+                budget -= self._serve(subscriptions, budget)
+                for one in subscriptions:
                     if one in self._ready:  # after those that have not had their turn
                         del self._ready[one]
                         self._ready[one] = None
@@ -383,43 +383,43 @@ class BroadcastTopic(Topic):
                 self._ready_groups[group_queue] = None  # after the others
         return bool(self._ready or self._ready_groups)
 
-    def _next_group(self) -> list[TopicSubscription]:
+    def _next_subscriptions(self) -> list[TopicSubscription]:
         """Returns the ready subscriptions at the position of the first one: they share one read and one check."""
-        group: list[TopicSubscription] = []
+        subscriptions: list[TopicSubscription] = []
         for subscription in tuple(self._ready):
-            if group and subscription.position != group[0].position:
+            if subscriptions and subscription.position != subscriptions[0].position:
                 continue
             if subscription.position >= self.readable or subscription.sink.room() <= 0:
                 del self._ready[subscription]  # ready again when the topic grows, or its sink has room
                 continue
-            group.append(subscription)
-        return group
+            subscriptions.append(subscription)
+        return subscriptions
 
-    def _serve(self, group: list[TopicSubscription], limit: int) -> int:
-        """Delivers about *limit* bytes of blocks to a group; returns how many bytes."""
+    def _serve(self, subscriptions: list[TopicSubscription], limit: int) -> int:
+        """Delivers about *limit* bytes of blocks to subscriptions at one position; returns the number of bytes."""
         self.touch()
         served = 0
         try:
             with self._store.store.read(self.id) as reader:
-                id = group[0].position + 1
+                id = subscriptions[0].position + 1
                 # Records that this loop was not notified of yet are delivered later.
                 for header, records in reader.blocks(id, self.readable + 1):
                     first, count, _, size = read_header(header)
                     last = first + count - 1
-                    if len(group) > 1 and not isinstance(records.obj, bytes):
+                    if len(subscriptions) > 1 and not isinstance(records.obj, bytes):
                         # Sockets that are full share one copy instead of making one each.
                         records = memoryview(bytes(records))
-                    served += max(size, MIN_BLOCK_BYTES, len(group) << 10)
-                    group = [one for one in group if self._deliver_block(one, header, records, last)]
-                    self.delivered += count * len(group)
-                    self.delivered_bytes += size * len(group)
-                    if served >= limit or not group:
+                    served += max(size, MIN_BLOCK_BYTES, len(subscriptions) << 10)
+                    subscriptions = [one for one in subscriptions if self._deliver_block(one, header, records, last)]
+                    self.delivered += count * len(subscriptions)
+                    self.delivered_bytes += size * len(subscriptions)
+                    if served >= limit or not subscriptions:
                         return served
                 # The ids that follow have no records: a crash skips ids.
-                for one in group:
+                for one in subscriptions:
                     one.position = max(one.position, self.readable)
         except Gone as error:
-            for one in group:
+            for one in subscriptions:
                 if not one._skip_dropped(error.first):
                     self._end(one, _overrun(self.name, one.position + 1, error.first))
         except DamagedError as error:
@@ -429,10 +429,10 @@ class BroadcastTopic(Topic):
                 error,
                 extra={"event": "messages_damaged", "topic": self.name, "first": error.first, "last": error.last},
             )
-            for one in group:
+            for one in subscriptions:
                 self._end(one, Damaged(f"topic {self.name!r}: {error}", error.first, error.last))
         except StoreError as error:
-            for one in group:
+            for one in subscriptions:
                 self._end(one, broker_error(error))
         return max(served, MIN_BLOCK_BYTES)
 

@@ -123,10 +123,10 @@ class Broker:
         self._by_id: dict[int, Topic] = {}
         #: Topics that are being created, altered or deleted.
         self._changing: dict[str, asyncio.Future[None]] = {}
-        self._altering = asyncio.Lock()  # topics are altered one after the other
+        self._alter_lock = asyncio.Lock()  # topics are altered one after the other
         #: Set while a topic is altered to another dead-letter topic: until it is, either one may be in force.
         self._retargeting: asyncio.Future[None] | None = None
-        self._requeueing = asyncio.Lock()
+        self._requeue_lock = asyncio.Lock()
         #: The dead-letter topics of topics that are being created or deleted.
         self._pending_targets: dict[str, str | None] = {}
         self._ready: dict[Topic, None] = {}
@@ -240,11 +240,7 @@ class Broker:
             checked = check_topic(delivery, persistence, settings or {})
         except InvalidSetting as error:
             raise TopicError(str(error)) from None
-        if checked.get("dead_letter") == name:
-            raise TopicError(f"topic {name!r} cannot be its own dead-letter topic")
-        target = dead_letter_of(name, delivery, checked)
-        if target is not None:
-            check_name(target, "the name of a dead-letter topic")
+        target = _checked_dead_letter(name, delivery, checked)
         if persistence == "strong" and not self.persistent:
             raise TopicError("this broker keeps everything in memory: persistence cannot be 'strong'")
         while change := self._changing.get(name) or (self._retargeting if target is not None else None):
@@ -313,19 +309,22 @@ class Broker:
             TopicError: The topic does not exist, a setting is not valid or cannot change, or messages would be dropped.
             Damaged: The store could not open the topic.
         """
-        async with self._altering:
+        async with self._alter_lock:
             while (change := self._changing.get(name)) is not None:
                 await change
             topic = self.topic(name)
             before = topic.settings
-            settings = _altered(topic, changes)
+            try:
+                settings = alter_settings(topic.delivery, topic.persistence, before, changes)
+            except InvalidSetting as error:
+                raise TopicError(f"topic {name!r}: {error}") from None
+            target = _checked_dead_letter(name, topic.delivery, settings)
             if settings == before:
                 return topic
             losses = [] if force else topic.losses(settings)
             if losses:
                 shown = "; ".join(f"{key}={settings.get(key)!r:.80}: {text}" for key, text in losses)
                 raise TopicError(f"topic {name!r}: {shown}. Alter it with force to drop them")
-            target = dead_letter_of(name, topic.delivery, settings)
             retargets = target != self.target_of(name)
             if retargets and target is not None:
                 check_target(target)
@@ -552,7 +551,7 @@ class Broker:
         if to is not None:
             check(to)
             self.topic(to)
-        async with self._requeueing:  # between engines, a second batch could move the same dead letters elsewhere
+        async with self._requeue_lock:  # between engines, a second batch could move the same dead letters elsewhere
             check_waiting(self, self.store, 0)
             batch = RequeueBatch(dead, dead.last_to_drop(up_to), lambda message: self._origin(dead, message, to, check))
             try:
@@ -841,22 +840,16 @@ def _environment(stats: Stats) -> EnvironmentStats:
     }
 
 
-def _altered(topic: Topic, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns all settings of a topic after changes.
+def _checked_dead_letter(name: str, delivery: str, settings: Mapping[str, Any]) -> str | None:
+    """Returns the dead-letter topic of a topic with these settings; `None` for none.
 
     Raises:
-        TopicError: A setting is not valid, or cannot change.
+        TopicError: It is the topic itself, or its name is not valid.
     """
-    try:
-        settings = alter_settings(topic.delivery, topic.persistence, topic.settings, changes)
-    except InvalidSetting as error:
-        raise TopicError(f"topic {topic.name!r}: {error}") from None
-    target = dead_letter_of(topic.name, topic.delivery, settings)
-    if target == topic.name:
-        raise TopicError(f"topic {topic.name!r} cannot be its own dead-letter topic")
-    if target is not None:
-        check_name(target, "the name of a dead-letter topic")
-    return settings
+    target = dead_letter_of(name, delivery, settings)
+    if target == name:
+        raise TopicError(f"topic {name!r} cannot be its own dead-letter topic")
+    return None if target is None else check_name(target, "the name of a dead-letter topic")
 
 
 def _log_deleted(name: str, client: ClientInfo | None) -> None:

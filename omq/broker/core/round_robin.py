@@ -42,7 +42,7 @@ class RoundRobinTopic(Topic):
             later=scheduler.later,
         )
 
-    # ------------------------------------------------------------------ other settings
+    # ------------------------------------------------------------------ altering
 
     def losses(self, settings: Mapping[str, Any]) -> list[Loss]:
         unfinished, size = self.used()
@@ -50,8 +50,8 @@ class RoundRobinTopic(Topic):
         def beyond(max_messages: int) -> int:
             return min(max(unfinished - max_messages, 0), self.work.queue.waiting)
 
-        fate = "unacknowledged messages would become dead letters"
-        found = self._bound_losses(settings, unfinished, size, beyond, fate)
+        consequence = "unacknowledged messages would become dead letters"
+        found = self._bound_losses(settings, unfinished, size, beyond, consequence)
         return found + self._age_losses(settings, self._store.store.ack_set(self.id).floor + 1, unfinished)
 
     async def alter(self, settings: dict[str, Any]) -> None:

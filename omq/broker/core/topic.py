@@ -192,13 +192,12 @@ class Topic:
         if max_messages is None and max_bytes is None and owner is None:
             self.admission = None
         elif admission is None:
-            self.admission = TopicAdmission(self, self._scheduler)
-            admission = self.admission
-        if admission is not None:
+            admission = self.admission = TopicAdmission(self, self._scheduler)
+        if admission is not None:  # also one that is removed: its waiting publications continue
             admission.set_bounds(overflow, max_messages, max_bytes, owner)
 
     def owner_limits_changed(self) -> None:
-        """Obeys other limits of the owner."""
+        """Applies changed limits of the owner."""
         self._set_bounds()
 
     def stored_bytes(self) -> int:
@@ -214,7 +213,7 @@ class Topic:
             max_bytes = MAX_MEMORY_BYTES
         return settings.get("max_messages"), max_bytes
 
-    # ------------------------------------------------------------------ other settings
+    # ------------------------------------------------------------------ altering
 
     def losses(self, settings: Mapping[str, Any]) -> list[Loss]:
         """Returns what other settings would drop at once, which the present ones keep.
@@ -225,7 +224,7 @@ class Topic:
         raise NotImplementedError
 
     def _bound_losses(
-        self, settings: Mapping[str, Any], kept: int, size: int, beyond: Callable[[int], int], fate: str
+        self, settings: Mapping[str, Any], kept: int, size: int, beyond: Callable[[int], int], consequence: str
     ) -> list[Loss]:
         """Returns what `max_messages` and `max_bytes` would drop.
 
@@ -234,7 +233,7 @@ class Topic:
             kept: The number of messages that count for the bounds.
             size: Their approximate bytes.
             beyond: Returns the number of messages that a value of `max_messages` drops.
-            fate: The end of the error text: the messages and what becomes of them.
+            consequence: The end of the error text: the messages, and the consequence for them.
         """
         if overflow_of(self.delivery, settings) != "drop-oldest":
             return []
@@ -249,9 +248,9 @@ class Topic:
 
         found: list[Loss] = []
         if _is_lower(max_messages, before[0]) and (lost := beyond(max_messages)):
-            found.append(Loss(key_of("max_messages"), f"{lost} of the {kept} {fate}"))
+            found.append(Loss(key_of("max_messages"), f"{lost} of the {kept} {consequence}"))
         if _is_lower(max_bytes, before[1]) and size > max_bytes and kept > 1:
-            found.append(Loss(key_of("max_bytes"), f"{size - max_bytes} of the {size} bytes of {kept} {fate}"))
+            found.append(Loss(key_of("max_bytes"), f"{size - max_bytes} of the {size} bytes of {kept} {consequence}"))
         return found
 
     def _age_losses(self, settings: Mapping[str, Any], oldest: int, kept: int) -> list[Loss]:
@@ -271,7 +270,7 @@ class Topic:
         return [Loss("max_age", f"the oldest of the {kept} messages that it keeps is {age:.3f} s old")]
 
     async def alter(self, settings: dict[str, Any]) -> None:
-        """Takes other settings, which are stored already; returns once everything that they add is durable, too.
+        """Applies other settings, which are stored already; returns once everything that they add is durable, too.
 
         Args:
             settings: All settings, checked.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, KeysView, Sequence
 from typing import Any, Final, Protocol
 
 from omq.broker.core.activity import Activity
@@ -95,9 +95,9 @@ class TopicQueue:
     # ------------------------------------------------------------------ consuming
 
     @property
-    def consumers(self) -> Sequence[TopicConsumer]:
-        """The consumers."""
-        return tuple(self._dispatcher.consumers)
+    def consumers(self) -> KeysView[TopicConsumer]:
+        """The consumers; a view, which changes when one joins or ends."""
+        return self._dispatcher.consumers.keys()
 
     @property
     def in_flight(self) -> int:
@@ -120,12 +120,12 @@ class TopicQueue:
     def end(self, error: BrokerError | None) -> None:
         """Ends all consumers."""
         self.touch()
-        for consumer in self.consumers:
+        for consumer in tuple(self.consumers):
             consumer.terminate(error)
 
     def revoke_access(self, permissions: Permissions) -> None:
         """Ends the consumers that *permissions* do not allow."""
-        for consumer in self.consumers:
+        for consumer in tuple(self.consumers):
             if not permissions.allows(consumer.sink.user, "consume", self._topic.name):
                 consumer.terminate(PermissionDenied(f"the permission to consume {self._topic.name!r} was revoked"))
 
@@ -221,18 +221,18 @@ class TopicQueue:
         """
         return self.queue.unfinished(last) + self._dispatcher.in_flight
 
-    def expire(self, first: int, cause: str, reason: str) -> None:
+    def expire(self, first: int, reason: str, text: str) -> None:
         """Drops the messages below the id *first*, which retention has dropped from the topic.
 
         Args:
             first: The oldest id that is kept.
-            cause: The setting that has dropped them, or `retention`.
-            reason: The end of the sentence for the log that begins with the number of messages.
+            reason: The setting that has dropped them, or `retention`; a field of the log line.
+            text: The end of the log line, after the number of messages.
         """
         if expired := self.queue.expire(first):
             self.touch()
             self._topic.expired += expired
-            self.log_dropped(cause, expired, f"{expired} unfinished messages {reason}")
+            self.log_dropped(reason, expired, f"{expired} unfinished messages {text}")
 
     def skip(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Finishes the ids of ranges that wait and have no messages: a crash has skipped them."""

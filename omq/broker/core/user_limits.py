@@ -90,7 +90,7 @@ class OwnedTopic(Protocol):
         """Returns the approximate bytes that the topic keeps or is about to; in any thread."""
 
     def owner_limits_changed(self) -> None:
-        """Obeys other limits of the owner."""
+        """Applies changed limits of the owner."""
 
 
 class UserUsage:

@@ -198,8 +198,10 @@ class ZmtpServer:
             self._recount()
 
     def _accept_failed(self, event: Event) -> None:
-        kind: AcceptFailure = "max_connections" if event.error is None else "other"
-        if is_shortage(event.error):
+        kind: AcceptFailure = "other"
+        if event.error is None:
+            kind = "max_connections"
+        elif is_shortage(event.error):
             kind = "descriptors"
         self._broker.accepts_failed["zmtp"][kind] += 1
         if self._refusal_log.passes():
@@ -245,16 +247,15 @@ class ZmtpServer:
         waiting = self._waiting_peers.get(identity, [])
         if session is None:
             return
+        # On ipc all addresses are equal, so the time of the handshake is compared, too.
         if (session.peer, session.since) == (address, since):
             _log_lost(session, reason)
-        # On ipc all addresses are equal, so the time of the handshake is compared, too.
-        if (session.peer, session.since) != (address, since):
-            if (address, since) in waiting:
-                waiting.remove((address, since))
-        elif waiting:
-            self._replace(session, *waiting.pop(0))
-        else:
-            self._events.leave(identity)  # requests that it sent before are executed first
+            if waiting:
+                self._replace(session, *waiting.pop(0))
+            else:
+                self._events.leave(identity)  # requests that it sent before are executed first
+        elif (address, since) in waiting:
+            waiting.remove((address, since))
         if not waiting:
             self._waiting_peers.pop(identity, None)
 

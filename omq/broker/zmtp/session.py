@@ -549,7 +549,7 @@ class ClientSession:
         return count
 
     def _append(self, tag: bytes, message: list[bytes]) -> None:
-        begun = time.monotonic_ns()
+        arrived_ns = time.monotonic_ns()
         topic = self.topic(message[2], "publish")
         records = message[3]
         if len(message) > 4:
@@ -560,12 +560,12 @@ class ClientSession:
             count = self._check(records)
             producer = name and self._prefix + name
             message_id = p.message_id(message, 7, count)
-            self._store(begun, tag, topic, records, count, producer, sequence, first_outstanding, message_id)
+            self._store(arrived_ns, tag, topic, records, count, producer, sequence, first_outstanding, message_id)
         else:
-            self._store(begun, tag, topic, records, self._check(records))
+            self._store(arrived_ns, tag, topic, records, self._check(records))
 
     def _publish(self, tag: bytes, message: list[bytes]) -> None:
-        begun = time.monotonic_ns()
+        arrived_ns = time.monotonic_ns()
         topic = self.topic(message[2], "publish")
         body, key = message[3], p.optional(message, 4)
         if len(body) > p.MAX_BODY_BYTES:
@@ -582,11 +582,11 @@ class ClientSession:
         if len(record) > p.MAX_APPEND_BYTES:
             raise TooLarge(f"the record has {len(record)} bytes; at most {p.MAX_APPEND_BYTES} are allowed")
         producer, sequence = p.producer(message, 6)
-        self._store(begun, tag, topic, record, 1, producer and self._prefix + producer, sequence)
+        self._store(arrived_ns, tag, topic, record, 1, producer and self._prefix + producer, sequence)
 
     def _store(
         self,
-        begun: int,
+        arrived_ns: int,
         tag: bytes,
         topic: Topic,
         records: bytes,
@@ -597,17 +597,16 @@ class ClientSession:
         message_id: bytes = b"",
     ) -> None:
         size = len(records)
-        ordered = (producer, sequence) if first_outstanding else ()
 
         def on_stored(first: int, error: BrokerError | None) -> None:
             self._unanswered_bytes -= size
             self._publication_done(tag)
             if error is not None:
-                if ordered and isinstance(error, Busy):
-                    self._busy_order.record_refusal(*ordered)
+                if first_outstanding and isinstance(error, Busy):
+                    self._busy_order.record_refusal(producer, sequence)
                 self.fail(tag, error)
                 return
-            self.broker.publish_latency[topic.persistence].record(time.monotonic_ns() - begun)
+            self.broker.publish_latency[topic.persistence].record(time.monotonic_ns() - arrived_ns)
             if self.alive:
                 self._transport.put(self, (p.PUBLISHED, tag, p.u64(first)))
 
@@ -616,17 +615,16 @@ class ClientSession:
         else:
             self._reserve(size)
         self._publishing[tag] += 1
+        deduplicated_by = producer, sequence, first_outstanding
         if message_id:
             # Detected whichever client repeats it: the id takes the place of producer and sequence in the store.
             digest = hashlib.blake2b(message_id, digest_size=32).digest()
-            producer, sequence, first_outstanding = b"i" + self._prefix + digest, 1, 0
+            deduplicated_by = b"i" + self._prefix + digest, 1, 0
         topic.append(
             records,
             count,
             on_stored,
-            producer,
-            sequence,
-            first_outstanding,
+            *deduplicated_by,
             lambda: self._waits_for(tag),
             same_records=bool(message_id),
         )
@@ -712,16 +710,9 @@ class ClientSession:
         topic = self.topic(message[2], "subscribe")
         arguments = p.json_object(message, 3)
         credit = p.whole(arguments, "credit", _DEFAULT_CREDIT_BYTES)
-        name = arguments.get("name")
-        if name is not None and not isinstance(name, str):
-            raise SyntaxFault(f"name={name!r:.40}: must be a string or null")
+        name = p.optional_text(arguments, "name")
         replay = _read_replay(arguments.get("replay", "latest"))
-        reset = arguments.get("reset", False)
-        if not isinstance(reset, bool):
-            raise SyntaxFault(f"reset={reset!r:.40}: must be true or false")
-        take_over = arguments.get("take_over", False)
-        if not isinstance(take_over, bool):
-            raise SyntaxFault(f"take_over={take_over!r:.40}: must be true or false")
+        reset, take_over = p.flag(arguments, "reset"), p.flag(arguments, "take_over")
         sink = SubscriptionSink(self, tag, topic, credit)
 
         def start(error: BrokerError | None) -> None:
@@ -758,9 +749,7 @@ class ClientSession:
         if not p.MIN_ACK_TIMEOUT_S <= timeout <= p.MAX_ACK_TIMEOUT_S:
             allowed = f"{p.MIN_ACK_TIMEOUT_S} to {p.MAX_ACK_TIMEOUT_S:.0f} seconds"
             raise SyntaxFault(f"ack_timeout={timeout!r:.40}: must be {allowed}")
-        group = arguments.get("group")
-        if group is not None and not isinstance(group, str):
-            raise SyntaxFault(f"group={group!r:.40}: must be a string or null")
+        group = p.optional_text(arguments, "group")
         replay = _read_replay(arguments.get("replay", "latest"))
         sink = ConsumerSink(self, tag, topic)
 
@@ -843,7 +832,7 @@ class ClientSession:
         self._ack_late(tag, topic, topic.work, ranges)
 
     def _reack_group(self, tag: bytes, message: list[bytes]) -> None:
-        """Does the same for a consumer group."""
+        """Acknowledges messages of an earlier session in a consumer group; see `_reack`."""
         if self._client is None:
             raise WrongState("HELLO must come before REACK_GROUP")
         topic = self.topic(message[2], "consume")
@@ -897,13 +886,8 @@ class ClientSession:
     def _create(self, tag: bytes, message: list[bytes]) -> None:
         """Creates a topic, or finds it with the same settings."""
         arguments = p.json_object(message, 2)
-        name, settings = arguments.get("name"), arguments.get("settings", {})
+        name, settings = p.name_and_settings(arguments)
         delivery, persistence = arguments.get("delivery", "broadcast"), arguments.get("persistence", "strong")
-        if not isinstance(name, str):
-            raise SyntaxFault(f"name={name!r:.40}: must be a string")
-        if not isinstance(settings, dict):
-            raise SyntaxFault(f"settings={settings!r:.40}: must be an object")
-        p.check_name(name)
         self.check_permission("create", name)
         if name not in self.broker.topics:
             self._check_dead_letter(name, str(delivery), settings)
@@ -931,14 +915,8 @@ class ClientSession:
     def _alter(self, tag: bytes, message: list[bytes]) -> None:
         """Changes settings of a topic."""
         arguments = p.json_object(message, 2)
-        name, settings, force = arguments.get("name"), arguments.get("settings", {}), arguments.get("force", False)
-        if not isinstance(name, str):
-            raise SyntaxFault(f"name={name!r:.40}: must be a string")
-        if not isinstance(settings, dict):
-            raise SyntaxFault(f"settings={settings!r:.40}: must be an object")
-        if not isinstance(force, bool):
-            raise SyntaxFault(f"force={force!r:.40}: must be true or false")
-        p.check_name(name)
+        name, settings = p.name_and_settings(arguments)
+        force = p.flag(arguments, "force")
         self.check_permission("admin", name)
 
         async def alter() -> None:
@@ -987,11 +965,7 @@ class ClientSession:
     def _delete_durable(self, tag: bytes, message: list[bytes]) -> None:
         """Deletes a durable subscription."""
         topic = self.topic(message[2], "subscribe")
-        if len(message[3]) > p.MAX_NAME_BYTES:
-            raise TopicError(
-                f"a subscription's name has {len(message[3])} bytes; at most {p.MAX_NAME_BYTES} are allowed"
-            )
-        name = message[3].decode("utf-8", "replace")
+        name = _reader_name(message[3], "a subscription's name")
         if not isinstance(topic, BroadcastTopic):
             raise TopicError(f"{topic.name!r} is a round-robin topic: it has no durable subscriptions")
         self._run(tag, topic.delete_durable(name), p.DURABLE_DELETED)
@@ -1090,6 +1064,11 @@ def _up_to(message: list[bytes]) -> int | None:
 
 
 def _group_name(part: bytes) -> str:
+    return _reader_name(part, "a group's name")
+
+
+def _reader_name(part: bytes, what: str) -> str:
+    """Decodes the name of a durable subscription or group that should exist, so its characters are not checked."""
     if len(part) > p.MAX_NAME_BYTES:
-        raise TopicError(f"a group's name has {len(part)} bytes; at most {p.MAX_NAME_BYTES} are allowed")
+        raise TopicError(f"{what} has {len(part)} bytes; at most {p.MAX_NAME_BYTES} are allowed")
     return part.decode("utf-8", "replace")

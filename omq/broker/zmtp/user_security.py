@@ -38,7 +38,7 @@ class UserSecurity(Security):
         return self._judge(await answer, credentials)
 
     def _judge(self, answer: Any, credentials: tuple[bytes, ...]) -> Any:
-        """Returns the answer of the other object; raises `HandshakeError` if it admits a client that is too many."""
+        """Returns the answer of the other object; raises `HandshakeError` if the user has too many connections."""
         if answer is None or answer:
             self._limits.of(self._security.user_of(credentials)).admit()
         return answer
