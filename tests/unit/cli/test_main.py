@@ -1,13 +1,36 @@
 """The `omq` command as a whole."""
 
+import subprocess
+import sys
+from importlib import import_module
+from pkgutil import iter_modules
+
+import click
 from click.testing import CliRunner
 
+import omq.cli
 from omq import __version__
-from omq.cli.main import main
+from omq.cli.main import COMMANDS, main
 
 
 def test_version_and_commands() -> None:
     assert CliRunner().invoke(main, ["--version"]).output == f"omq {__version__}\n"
-    assert set(main.commands) == {"broker", "durable", "goby", "gobyd", "group", "ingest", "pzq", "store", "topic"}
     text = CliRunner().invoke(main, ["-h"]).output
-    assert all(f"\n  {name} " in text for name in main.commands)
+    assert all(f"\n  {name} " in text for name in COMMANDS)
+
+
+def test_each_module_of_a_command_is_listed() -> None:
+    names = [module.name for module in iter_modules(omq.cli.__path__) if module.name != "main"]
+    found = {name for name in names if isinstance(getattr(import_module(f"omq.cli.{name}"), name, None), click.Command)}
+    assert found == set(COMMANDS)
+
+
+def test_a_command_is_imported_when_it_is_asked_for() -> None:
+    code = (
+        "import sys; from omq.cli.main import main; main(['gobyd', '--help'], standalone_mode=False);"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    loaded = set(done.stdout.split())
+    assert "omq.cli.gobyd" in loaded
+    assert not loaded & {"omq.cli.broker", "omq.cli.pzq", "omq.cli.topic"}

@@ -129,9 +129,7 @@ def test_a_broker_that_cannot_be_reached_is_an_error_of_one_line(free_place: str
 
 def parameters_of(command: str, *words: str) -> dict[str, Any]:
     """Returns the parsed arguments of a command of `omq topic`."""
-    group = main.commands["topic"]
-    assert isinstance(group, click.Group)
-    return group.commands[command].make_context(command, [*words, "--broker", BROKER]).params
+    return topic.topic.commands[command].make_context(command, [*words, "--broker", BROKER]).params
 
 
 def test_settings_are_parsed_as_those_of_a_topic() -> None:
@@ -281,7 +279,7 @@ def test_a_message_is_one_line(
 def test_the_page_has_each_command_and_each_option(group: str) -> None:
     text = PAGE.read_text()
     of_all_commands = "".join(re.findall(r"^\| `--.*$", text, re.MULTILINE))
-    found = main.commands[group]
+    found = main.get_command(click.Context(main), group)
     assert isinstance(found, click.Group)
     for name, command in found.commands.items():
         (row,) = re.findall(rf"^\| `omq {group} {name}\b.*$", text, re.MULTILINE)
