@@ -133,7 +133,8 @@ class PzqClusterChaos(Clients):
             for _, body, key, tries, sent, _ in read(self._directory / f"c{life}"):
                 when, _, stored = key.partition("|")
                 # What others bring back after a disk is lost comes as it comes.
-                if tries != 1 or not body.startswith(f"p{number}.") or int(when) <= self._wiped.get(number, 0):
+                brought_back = int(when) <= self._wiped.get(number, sent) < sent
+                if tries != 1 or not body.startswith(f"p{number}.") or brought_back:
                     continue
                 before, at = last
                 if not any(at < over and begun < sent for begun, over in self._faults):
