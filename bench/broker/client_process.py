@@ -10,10 +10,12 @@ from typing import Any
 from bench.broker.drivers import ClientJob
 from bench.broker.plan import BrokerLoad, Row
 from bench.broker.servers import MeasuredServer
-from bench.measure import Sample
+from bench.measure import Sample, percentiles
 from bench.processes import ControlledProcess
 
 CLIENT_TIMEOUT_S = 900.0  # for any one report of a client
+TRIPS = 300  # single calls that are timed
+WARMUP_TRIPS = 50  # before them
 
 
 class ClientProcess(ControlledProcess):
@@ -49,3 +51,9 @@ def sample_of(count: int, took: float, server: MeasuredServer, *busy: float) -> 
     server_time, *client_times = (1e6 * seconds / count for seconds in busy)
     memory = server.memory() / (1 << 20)
     return {"rate": count / took, "memory": memory, "server": server_time, "client": sum(client_times)}
+
+
+def sample_of_trips(client: ClientProcess) -> Sample:
+    """Has a client make single calls, and returns the percentiles of their times."""
+    client.call("trips", WARMUP_TRIPS)
+    return percentiles(client.call("trips", TRIPS))

@@ -8,16 +8,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.broker.client_process import CLIENT_TIMEOUT_S, ClientProcess, sample_of
+from bench.broker.client_process import CLIENT_TIMEOUT_S, ClientProcess, sample_of, sample_of_trips
 from bench.broker.plan import BrokerCase, BrokerLoad, Row
 from bench.broker.replay import ReplayRunner
 from bench.broker.resume import ResumeRunner
 from bench.broker.servers import MeasuredServer, serving
-from bench.measure import Sample, calibrated, percentiles
+from bench.measure import Sample, calibrated
 
 MAX_FILL_S = 10.0  # to fill a server for a consumer
-TRIPS = 300  # single publishes that are timed
-WARMUP_TRIPS = 50  # before them
 QUALIFYING_S = 0.3  # of the burst that finds the better driver
 
 #: Measures a row once, by a driver.
@@ -55,8 +53,7 @@ def publish(row: Row, driver: str, load: BrokerLoad, place: Path) -> Sample:
 def latency(row: Row, driver: str, load: BrokerLoad, place: Path) -> Sample:
     """Measures one producer that waits for each acknowledgement."""
     with _pair(row, driver, load, place) as (_, producer, _):
-        producer.call("trips", WARMUP_TRIPS)
-        return percentiles(producer.call("trips", TRIPS))
+        return sample_of_trips(producer)
 
 
 def consume(row: Row, driver: str, load: BrokerLoad, place: Path) -> Sample:
@@ -125,10 +122,13 @@ class CaseRunner:
 def runner(case: BrokerCase, load: BrokerLoad, place: Path) -> Iterator[CaseRunner]:
     """Yields the calls that measure the rows of a case."""
     with ExitStack() as held:
-        if case.scenario == "replay":
+        if case.scenario in ("replay", "start"):
             replays = ReplayRunner(load, place)
             held.callback(replays.close)
-            yield CaseRunner(replays.run, replays.qualify, replays.turns(case.rows), replays.close)
+            run, qualify = (
+                (replays.run, replays.qualify) if case.scenario == "replay" else (replays.start, replays.start)
+            )
+            yield CaseRunner(run, qualify, replays.turns(case.rows), replays.close)
         elif case.scenario == "resume":
             resumes = ResumeRunner(load, place)
             held.callback(resumes.close)

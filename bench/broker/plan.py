@@ -76,7 +76,7 @@ class BrokerCase:
     @property
     def weight(self) -> int:
         """Its approximate share of the time of all cases."""
-        filling = {"replay": 10, "resume": 20}
+        filling = {"replay": 10, "start": 5, "resume": 20}
         return filling.get(self.scenario, 0) + sum(1 + len(row.drivers) for row in self.rows)
 
 
@@ -122,6 +122,11 @@ def _bare(row: Row) -> Row:
     return replace(row, label=f"{row.label}, bare client", drivers=("omq_bare",), bound=None, limits={})
 
 
+def _group(row: Row) -> Row:
+    """Returns the row with a consumer group of a broadcast topic in place of a round-robin topic."""
+    return replace(row.with_options(delivery="broadcast", group="bench"), label=f"{row.label}, group")
+
+
 SAFE_PEERS = (REDIS_ALWAYS, NATS_ALWAYS, RABBIT)
 LAZY_PEERS = (REDIS, NATS_SECOND)
 #: The drivers that publish batches, by peer; a row that publishes takes the better driver.
@@ -139,6 +144,7 @@ def cases(load: BrokerLoad) -> list[BrokerCase]:
     shared = {"delivery": "round-robin"}
     both = ("omq_client", "omq_batches")
     strong, weak, lazy = (replace(row.with_options(**shared), drivers=both) for row in (STRONG, WEAK, ASYNC))
+    strong_group, weak_group = map(_group, (strong, weak))
     many = f"{load.messages:,} messages"
     return [
         BrokerCase(
@@ -171,13 +177,13 @@ def cases(load: BrokerLoad) -> list[BrokerCase]:
             "consume-strong",
             "consume",
             "consume with acknowledgements that are synced",
-            (strong, _bare(strong), *SAFE_PEERS, SOCKET),
+            (strong, _bare(strong), strong_group, *SAFE_PEERS, SOCKET),
         ),
         BrokerCase(
             "consume-weak",
             "consume",
             "consume with acknowledgements that are not synced",
-            (weak, _bare(weak), lazy, *LAZY_PEERS, SOCKET),
+            (weak, _bare(weak), weak_group, lazy, *LAZY_PEERS, SOCKET),
         ),
         BrokerCase(
             "together-strong",
@@ -205,6 +211,16 @@ def cases(load: BrokerLoad) -> list[BrokerCase]:
             ),
         ),
         BrokerCase(
+            "start",
+            "start",
+            f"the first message of a read, at a random place among {many}",
+            tuple(
+                Row(f"omq, from {words}", OMQ, "omq", ("omq_start",), {}, {"persistence": "weak", "start": start})
+                for words, start in (("an id", "id"), ("a time", "time"))
+            ),
+            (P50, P99),
+        ),
+        BrokerCase(
             "resume",
             "resume",
             f"a cursor resumes, in each of {TOPICS} topics; {load.kept:,} messages are stored",
@@ -223,4 +239,4 @@ def cases(load: BrokerLoad) -> list[BrokerCase]:
     ]
 
 
-SCENARIOS = ("publish", "latency", "consume", "together", "replay", "resume")
+SCENARIOS = ("publish", "latency", "consume", "together", "replay", "start", "resume")

@@ -1,4 +1,4 @@
-"""Measures replays."""
+"""Measures replays, and reads from a place in a topic."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench.broker.client_process import CLIENT_TIMEOUT_S, ClientProcess, sample_of
+from bench.broker.client_process import CLIENT_TIMEOUT_S, ClientProcess, sample_of, sample_of_trips
 from bench.broker.filling import PORTIONS, available, check_room, fill, free, needed
 from bench.broker.plan import BrokerLoad, Row
 from bench.broker.progress import show
@@ -54,6 +54,13 @@ class ReplayRunner:
     def qualify(self, row: Row, driver: str) -> Sample:
         """Reads the first messages."""
         return self._read(row, driver, min(QUALIFYING_MESSAGES, self._load.messages))
+
+    def start(self, row: Row, driver: str) -> Sample:
+        """Reads the first message from random places."""
+        server = self._filled(row)
+        with ClientProcess(row, driver, server, self._load) as client:
+            client.wait_for("ready", CLIENT_TIMEOUT_S)
+            return sample_of_trips(client)
 
     def _read(self, row: Row, driver: str, count: int) -> Sample:
         server = self._filled(row)

@@ -54,7 +54,7 @@ class Client(Protocol):
         """Publishes; returns when all is acknowledged."""
 
     def trip(self) -> None:
-        """Publishes one message and waits for its acknowledgement."""
+        """Publishes one message and waits for its acknowledgement; in a driver of reads: reads one message."""
 
     def arm(self) -> None:
         """Prepares `consume`, once; its time does not count."""
@@ -73,7 +73,7 @@ def client(name: str, job: ClientJob) -> Client:
 
 
 def trips(driver: Client, count: int) -> list[int]:
-    """Times single publishes, in nanoseconds."""
+    """Times single calls, in nanoseconds."""
     found = []
     for _ in range(count):
         started = time.perf_counter_ns()

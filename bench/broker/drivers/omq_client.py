@@ -12,7 +12,7 @@ FENCE = "bench-fence"  # a publish to it is answered after all acknowledgements 
 
 
 class Client:
-    """Publishes, consumes and replays; options: `persistence`, and `by`, the call that replays."""
+    """Publishes, consumes and replays; options: `persistence`, `delivery`, `group`, and `by`, the call that replays."""
 
     def __init__(self, job: ClientJob) -> None:
         self._depth, self._body, self._options = job.depth, job.body(), job.options
@@ -31,7 +31,7 @@ class Client:
         self._broker.publish(TOPIC, self._body)
 
     def arm(self) -> None:
-        self._jobs = self._broker.consume(TOPIC, credit=self._depth)
+        self._jobs = self._broker.consume(TOPIC, group=self._options.get("group"), credit=self._depth)
 
     def consume(self, count: int) -> None:
         for _ in range(count):

@@ -25,7 +25,14 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_servers_are_measured_and_stopped(tmp_path):
-    words: list[str | Path] = ["--scenarios", "publish,consume,replay,resume", "--peers", "omq,floor", "--rounds", "1"]
+    words: list[str | Path] = [
+        "--scenarios",
+        "publish,consume,replay,start,resume",
+        "--peers",
+        "omq,floor",
+        "--rounds",
+        "1",
+    ]
     words += ["--seconds", "0.05", "--messages", "5000", "--client", "bare", "--directory", tmp_path]
     for name in ("json", "markdown", "svg"):
         words += [f"--{name}", tmp_path / name]
@@ -34,10 +41,11 @@ def test_servers_are_measured_and_stopped(tmp_path):
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = json.loads((tmp_path / "json").read_text())["cases"]
-    assert [case["left out"] for case in found] == [{}] * 6
+    assert [case["left out"] for case in found] == [{}] * 7
     assert all(row["rounds"] for case in found for row in case["rows"].values())
     assert (tmp_path / "markdown").read_text().count("| omq, strong |") == 2
     assert (tmp_path / "markdown").read_text().count("| omq, strong, bare client |") == 2
+    assert (tmp_path / "markdown").read_text().count("| omq, strong, group |") == 1
     assert (tmp_path / "svg").read_text().endswith("</svg>\n")
     assert not list(tmp_path.glob("bench-*")), "a server left its directory"
 
