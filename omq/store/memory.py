@@ -644,7 +644,8 @@ class MemoryStore:
         self._notify = notify
         self._appended = appended
         self._engine = MemoryTopics(max_memory)
-        self._engine._handlers[MakeTopic] = self._make
+        self._engine._handlers |= {MakeTopic: self._make, DeleteTopic: self._delete}
+        self._ids: dict[str, int] = {}  # of the topics by name
         self._next_id = 1
         self._closed = False
 
@@ -676,16 +677,21 @@ class MemoryStore:
         pass  # there is no write-ahead log
 
     def _make(self, write: MakeTopic) -> None:
-        for topic in self._engine.topics.values():
-            if topic.name == write.name:
-                write.topic_id, write.found = topic.id, True
-                return
+        if (id := self._ids.get(write.name)) is not None:
+            write.topic_id, write.found = id, True
+            return
         if write.persistence == "strong":
             raise StoreError("a store in memory has no strong topics")
         write.topic_id, self._next_id = self._next_id, self._next_id + 1
+        self._ids[write.name] = write.topic_id
         self._engine.topics[write.topic_id] = MemoryTopic(
             write.topic_id, write.name, write.delivery, write.persistence, dict(write.settings), 0, write.owner
         )
+
+    def _delete(self, write: DeleteTopic) -> None:
+        name = self._engine.topic(write.topic_id).name
+        self._engine._delete(write)
+        del self._ids[name]
 
     def topics(self) -> list[TopicState]:
         with self._engine.lock:

@@ -26,7 +26,8 @@ class Command:
         folder: Where its ready file and its log are.
         *arguments: The arguments of the command.
         at: Its working directory; `None` for ours.
-        descriptors: How many it may have; `None`: as many as this process.
+        descriptors: How many it may have, or `SOFT:` for a soft limit below this process's hard one; `None`: as many
+            as this process.
         program: Its name.
     """
 
@@ -35,7 +36,7 @@ class Command:
         folder: Path,
         *arguments: str | Path,
         at: Path | None = None,
-        descriptors: int | None = None,
+        descriptors: int | str | None = None,
         program: str = "broker",
     ) -> None:
         self.ready = folder / "ready.json"
@@ -43,7 +44,7 @@ class Command:
         self._left = self._written()
         command = [sys.executable, "-c", MAIN, program, *map(str, arguments), "--ready-file", str(self.ready)]
         if descriptors is not None:
-            command = ["prlimit", f"--nofile={descriptors}:{descriptors}", *command]
+            command = ["prlimit", f"--nofile={descriptors}", *command]
         with open(self._log, "ab") as log:
             self.process = subprocess.Popen(
                 command, cwd=at, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=log

@@ -335,12 +335,12 @@ def test_a_directory_without_a_name_is_refused(tmp_path: Path, monkeypatch: pyte
 
 def test_the_limit_of_descriptors_is_raised(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with broker(tmp_path, tmp_path / "data") as command:
+    with broker(tmp_path, tmp_path / "data", descriptors="500:") as command:
         command.serving()
         limits = Path(f"/proc/{command.process.pid}/limits").read_text()
         (line,) = [line for line in limits.splitlines() if line.startswith("Max open files")]
         assert line.split()[3] == line.split()[4]
-        assert "descriptors: at most" in command.log
+        assert re.search(r"descriptors: at most \w+, raised from 500\n", command.log)
         command.end()
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 

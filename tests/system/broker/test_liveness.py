@@ -11,8 +11,9 @@ from typing import Final
 import pytest
 
 import omq
-from omq.broker import Client, Server
+from omq.broker import Client, Server, TopicError
 from tests.support.parameters import each_value_once
+from tests.support.waits import until
 
 JOBS: Final = "jobs:round-robin:transient"
 
@@ -51,6 +52,16 @@ else:
         job.ack()
         client.flush()
         print("done", flush=True)
+"""
+
+HOLDER = """
+import sys, time
+import omq.broker as broker
+with broker.Client(sys.argv[1]) as client, client.subscribe("feed", name="reader", replay="earliest") as reader:
+    reader.ack(reader.recv(timeout=20))
+    client.flush()
+    print("holds", flush=True)
+    time.sleep(60)
 """
 
 
@@ -102,3 +113,33 @@ def test_a_worker_that_is_stopped_loses_its_job_after_the_heartbeats(caplog: pyt
             worker.kill()
             worker.wait()
             worker.stdout.close()
+
+
+def test_a_holder_that_is_stopped_loses_its_durable_subscription_after_the_heartbeats(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "omq.broker")
+    with (
+        Server(
+            memory=True, topics=["feed:broadcast:transient"], heartbeat_interval=0.3, heartbeat_timeout=1.5
+        ) as server,
+        Client(server.endpoints["zmtp"], timeout=20.0) as client,
+    ):
+        client.publish_many("feed", [b"1", b"2"])
+        command = [sys.executable, "-c", HOLDER, server.endpoints["zmtp"]]
+        holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert holder.stdout is not None
+        try:
+            assert holder.stdout.readline() == "holds\n"
+            with pytest.raises(TopicError, match="already open"):
+                client.subscribe("feed", name="reader")
+            holder.send_signal(signal.SIGSTOP)
+            until(lambda: not client.durables("feed")[0].held)
+            with client.subscribe("feed", name="reader") as standby:
+                assert standby.recv(timeout=20.0).body == b"2"
+            (lost,) = [one for one in caplog.records if getattr(one, "event", "") == "connection_lost"]
+            assert lost.__dict__["durables"] == ["feed/reader"]
+        finally:
+            holder.kill()
+            holder.wait()
+            holder.stdout.close()

@@ -19,6 +19,10 @@ def test_a_write_in_memory_touches_only_its_topic() -> None:
             Counted.looked += len(self)
             return super().items()
 
+        def values(self) -> Any:
+            Counted.looked += len(self)
+            return super().values()
+
     with Opened.in_memory() as log:
         for i in range(100):
             log.make(f"t{i}", persistence="transient")
@@ -26,6 +30,8 @@ def test_a_write_in_memory_touches_only_its_topic() -> None:
         assert log.append(1, b"x").first == 1
         assert Counted.looked == 0
         assert log.grown[1] == 1
+        assert [log.make(name, persistence="transient") for name in ("new", "t50")] == [101, 51]
+        assert Counted.looked == 0
 
 
 @pytest.mark.parametrize("settings", [{"max_bytes": 10_000}, {}])

@@ -69,6 +69,14 @@ def test_names_and_values() -> None:
     assert found["process_resident_memory_bytes", ()] > 0
 
 
+def test_each_fate_of_messages_has_its_counter() -> None:
+    counts = {"delivered": 2, "redelivered": 3, "dead_lettered": 5, "rejected": 7, "dropped": 11, "expired": 13}
+    found = samples(statistics(topic("jobs", 1, blocked=17, delivered_bytes=19, **counts)))
+    assert {name: found[f"omq_broker_messages_{name}_total", (("topic", "jobs"),)] for name in counts} == counts
+    assert found["omq_broker_topic_blocked_messages", (("topic", "jobs"),)] == 17
+    assert found["omq_broker_delivered_bytes_total", (("topic", "jobs"),)] == 19
+
+
 def test_a_hostile_name_stays_a_label() -> None:
     name = HOSTILE + '"} 7\\'
     found = samples(statistics(topic(name, 1)))
