@@ -20,27 +20,50 @@ import socket
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
 ROOT: Final = Path(__file__).parents[2]
-#: What the commands and the programs of tests import.
-MODULES: Final = (
-    "omq.asyncio.broker",
-    "omq.asyncio.pzq",
-    "omq.broker",
-    "omq.broker.http.server",
-    "omq.broker.sexp.server",
-    "omq.broker.zmtp.server",
-    "omq.cli.main",
-    "omq.pzq",
-    "omq.store.lmdb.snapshot",
-    "omq.store.lmdb.store",
-    "uvloop",
-)
 MAX_REQUEST_BYTES: Final = 200_000
 NO_STATUS: Final = -1000  # the server has died
+
+
+@dataclass(frozen=True)
+class Template:
+    """An interpreter of which child processes are forks.
+
+    Attributes:
+        modules: What it imports; a module that is missing is left out.
+        flags: Its flags.
+        frozen: Objects of the modules are left alone at the end of a child process, which saves most of its time.
+            Without it a program ends as it does without a template, which matters where its end is tested.
+    """
+
+    modules: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    frozen: bool = False
+
+
+#: For the commands, and for programs that use their servers.
+COMMANDS: Final = Template(
+    (
+        "omq.asyncio.broker",
+        "omq.asyncio.pzq",
+        "omq.broker",
+        "omq.broker.http.server",
+        "omq.broker.sexp.server",
+        "omq.broker.zmtp.server",
+        "omq.cli.main",
+        "omq.pzq",
+        "omq.store.lmdb.snapshot",
+        "omq.store.lmdb.store",
+        "uvloop",
+    ),
+    frozen=True,
+)
 
 
 class ForkedProcess:
@@ -56,6 +79,7 @@ class ForkedProcess:
         stderr: Its standard error.
         text: Pipes decode and encode.
         max_descriptors: Its limit of descriptors; `None` for ours.
+        template: The interpreter of which it is a fork.
     """
 
     def __init__(
@@ -69,6 +93,7 @@ class ForkedProcess:
         stderr: IO[Any] | int | None = None,
         text: bool = False,
         max_descriptors: int | None = None,
+        template: Template = COMMANDS,
     ) -> None:
         self.args = (program, *map(str, arguments))
         self.returncode: int | None = None
@@ -84,8 +109,9 @@ class ForkedProcess:
             ends = [_ends(number, file, text, theirs) for number, file in enumerate(files)]
             self._status, status = socket.socketpair()
             theirs.callback(status.close)
-            self.pid = _server().fork(request, [*(end for end, _ in ends), status.fileno()])
+            self.pid = _server(template).fork(request, [*(end for end, _ in ends), status.fileno()])
         self.stdin, self.stdout, self.stderr = (ours for _, ours in ends)
+        self._readers: list[_Reader] | None = None
 
     def poll(self) -> int | None:
         """Returns its exit status as `Popen` does, or `None` while it runs."""
@@ -113,20 +139,15 @@ class ForkedProcess:
         """Waits until it has ended, and returns its output and its errors."""
         if self.stdin is not None:
             self.stdin.close()
-        found: list[Any] = [None, None]
-
-        def read(index: int, file: IO[Any]) -> None:
-            with file:
-                found[index] = file.read()
-
-        outputs = [(index, file) for index, file in enumerate((self.stdout, self.stderr)) if file and not file.closed]
-        threads = [threading.Thread(target=read, args=output, daemon=True) for output in outputs]
-        for thread in threads:
-            thread.start()
+        if self._readers is None:
+            self._readers = [_Reader(self.stdout), _Reader(self.stderr)]
         self.wait(timeout)
-        for thread in threads:
-            thread.join(timeout)
-        return found[0], found[1]
+        for reader in self._readers:
+            reader.join(timeout)
+            if reader.is_alive():  # another process has the pipe
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        output, errors = (reader.found for reader in self._readers)
+        return output, errors
 
     def __enter__(self) -> Self:
         return self
@@ -151,6 +172,25 @@ class ForkedProcess:
     def __del__(self) -> None:
         if hasattr(self, "_status"):
             self._status.close()
+
+
+class _Reader(threading.Thread):
+    """Reads a pipe to its end, and closes it.
+
+    Attributes:
+        found: What was read; `None` without an open pipe.
+    """
+
+    def __init__(self, file: IO[Any] | None) -> None:
+        super().__init__(daemon=True)
+        self.found: Any = None
+        self._file = None if file is None or file.closed else file
+        self.start()
+
+    def run(self) -> None:
+        if self._file is not None:
+            with self._file:
+                self.found = self._file.read()
 
 
 def run(
@@ -186,13 +226,15 @@ def _ends(number: int, file: IO[Any] | int | None, text: bool, theirs: contextli
 class _Server:
     """The process that forks; it ends with this one."""
 
-    def __init__(self) -> None:
+    def __init__(self, template: Template) -> None:
         self._lock = threading.Lock()
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = (sys.executable, *template.flags, "-m", "tests.support.fork_server")
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.fork_server", str(theirs.fileno())],
+                [*command, str(theirs.fileno()), "frozen" if template.frozen else "", *template.modules],
                 cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # what a child process prints is buffered as that of `Popen`'s
                 pass_fds=[theirs.fileno()],
@@ -211,8 +253,8 @@ class _Server:
 
 
 @functools.cache
-def _server() -> _Server:
-    return _Server()
+def _server(template: Template) -> _Server:
+    return _Server(template)
 
 
 def _serve(channel: socket.socket) -> dict[str, Any] | None:
@@ -232,7 +274,8 @@ def _serve(channel: socket.socket) -> dict[str, Any] | None:
                     os.close(key.fd)
                     _, code = os.waitpid(pid, 0)
                     with contextlib.suppress(BrokenPipeError):
-                        socket.socket(fileno=status).send(b"%d" % os.waitstatus_to_exitcode(code))
+                        os.write(status, b"%d" % os.waitstatus_to_exitcode(code))
+                    os.close(status)
                     continue
                 text, descriptors, _, _ = socket.recv_fds(channel, MAX_REQUEST_BYTES, 4)
                 if not text:
@@ -253,18 +296,19 @@ def _serve(channel: socket.socket) -> dict[str, Any] | None:
                 channel.send(b"%d" % pid)
 
 
-def main() -> None:
-    """Serves, and runs the program of the request in a child process."""
+def main() -> str:
+    """Serves, and returns the program of the request in a child process; the empty one in the server, at its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the tests
-    for module in MODULES:
+    for module in sys.argv[3:]:
         with contextlib.suppress(ImportError):  # a package is missing
             importlib.import_module(module)
-    gc.collect()
-    gc.freeze()
+    if sys.argv[2] == "frozen":
+        gc.collect()
+        gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as channel:
         request = _serve(channel)
     if request is None:
-        return
+        return ""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(request["env"])
@@ -272,8 +316,12 @@ def main() -> None:
     if request["max_descriptors"] is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (request["max_descriptors"],) * 2)
     sys.argv[:] = ["-c", *request["arguments"]]
-    exec(compile(request["program"], "<string>", "exec"), {"__name__": "__main__"})
+    program: str = request["program"]
+    return program
 
 
 if __name__ == "__main__":
-    main()
+    program = compile(main(), "<string>", "exec", dont_inherit=True)
+    # A new main module, whose names live as long as those of a program of its own.
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    exec(program, vars(sys.modules["__main__"]))
