@@ -31,6 +31,10 @@ MAX_REQUEST_BYTES: Final = 200_000
 NO_STATUS: Final = -1000  # the server has died
 
 
+#: A program that runs the module of its first argument, as `python -m` does.
+RUN_MODULE: Final = "import runpy, sys; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+
+
 @dataclass(frozen=True)
 class Template:
     """An interpreter of which child processes are forks.
@@ -64,6 +68,8 @@ COMMANDS: Final = Template(
     ),
     frozen=True,
 )
+#: For programs with sockets of either library.
+SOCKETS: Final = Template(("omq", "omq.asyncio", "uvloop", "zmq"))
 
 
 class ForkedProcess:
