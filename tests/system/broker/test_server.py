@@ -108,23 +108,27 @@ def test_an_orderly_stop_answers_accepted_requests(tmp_path, persistence):
     with Server(tmp_path, topics=[f"t:broadcast:{persistence}"]) as server, ExitStack() as stack:
         client = stack.enter_context(raw(server.endpoints["zmtp"]))
         published, answered = 0, []
+        closed = threading.Event()
 
         def publish():
             nonlocal published
-            client.socket.sndtimeo = 1000
-            try:
-                while published < 20_000:
+            client.socket.sndtimeo = 50
+            while published < 20_000:
+                try:
                     client.send(b"APPEND", b"%d" % published, b"t", record(b"%d" % published))
+                except zmq.Again:
+                    if closed.is_set():
+                        break
+                else:
                     published += 1
-                    while client.socket.poll(0):
-                        answered.append(client.socket.recv_multipart())
-            except zmq.Again:
-                pass  # the broker is gone
+                while client.socket.poll(0):
+                    answered.append(client.socket.recv_multipart())
 
         thread = threading.Thread(target=publish)
         thread.start()
         until(lambda: len(answered) > 50)
         server.close()
+        closed.set()
         thread.join()
         while client.socket.poll(300):
             answered.append(client.socket.recv_multipart())
