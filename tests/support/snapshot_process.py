@@ -15,7 +15,6 @@ from pathlib import Path
 from omq.store.lmdb import snapshot
 from tests.support.fork_server import ForkedProcess
 
-ROOT = Path(__file__).parents[2]
 STEP_BYTES = 64 << 10
 
 

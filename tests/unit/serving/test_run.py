@@ -10,8 +10,6 @@ import pytest
 
 from tests.support.fork_server import ForkedProcess
 
-ROOT = Path(__file__).parents[3]
-
 PROGRAM = """
 import asyncio, logging, pathlib, signal, sys
 from omq.serving.log import log_to_stderr

@@ -26,7 +26,6 @@ from tests.support.fork_server import run
 from tests.support.open_store import Opened
 from tests.support.waits import until
 
-ROOT = Path(__file__).parents[4]
 LARGE = bytes(300_000)
 
 
