@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import zmq
 
+from tests.support.fork_server import RUN_MODULE, ForkedProcess
 from tests.support.libzmq_broker_client import RawClient, raw, read_block, record, u32
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ class BrokerChaos:
         self._directory = directory
         self._chance = random.Random(seed)
         self._endpoint = f"tcp://127.0.0.1:{port}"
-        self._broker: subprocess.Popen[bytes] | None = None
+        self._broker: ForkedProcess | None = None
         self._clients: list[RawClient] = []
         self._names = [f"{number:032x}" for number in range(3)]
         self.tried: dict[int, tuple[str, list[bytes]]] = {}
@@ -53,9 +53,9 @@ class BrokerChaos:
 
     def begin(self) -> None:
         """Starts the broker, and the clients again where they were."""
-        command = [sys.executable, "-m", "omq.cli.main", "broker", str(self._directory), "--bind", self._endpoint]
+        command = ["omq.cli.main", "broker", str(self._directory), "--bind", self._endpoint]
         command += ["--topic", "log:broadcast:strong", "--topic", "jobs:round-robin:strong", "--log-level", "error"]
-        self._broker = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+        self._broker = ForkedProcess(RUN_MODULE, *command, cwd=ROOT, stderr=subprocess.PIPE)
         self._clients = [RawClient(self._endpoint, client=name) for name in self._names]
         self._producer, self._reader, self._worker = self._clients
         self._waiting = dict.fromkeys(sorted(set(self.tried) - set(self.first_ids)))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import random
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Final
 
 import omq.broker
+from tests.support.fork_server import RUN_MODULE, ForkedProcess
 from tests.support.waits import until
 
 ROOT: Final = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ class DeadLetterChaos:
             f"log:broadcast:{dead}",
             f"waste:round-robin:{jobs}",
         ]
-        self._broker: subprocess.Popen[bytes] | None = None
+        self._broker: ForkedProcess | None = None
         self._ended = threading.Event()
         self._failure: BaseException | None = None
         self.published: list[bytes] = []
@@ -48,9 +48,9 @@ class DeadLetterChaos:
 
     def begin(self) -> None:
         """Starts the broker; the clients connect to it by themselves."""
-        command = [sys.executable, "-m", "omq.cli.main", "broker", str(self._directory), "--bind", self._endpoint]
+        command = ["omq.cli.main", "broker", str(self._directory), "--bind", self._endpoint]
         command += [part for topic in self._topics for part in ("--topic", topic)] + ["--log-level", "error"]
-        self._broker = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+        self._broker = ForkedProcess(RUN_MODULE, *command, cwd=ROOT, stderr=subprocess.PIPE)
 
     def kill(self) -> None:
         """Kills the broker."""

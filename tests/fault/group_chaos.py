@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -14,6 +13,7 @@ from typing import Final
 
 import omq.broker
 from tests.fault.group_worker import TIMEOUT_S, TOPIC
+from tests.support.fork_server import RUN_MODULE, ForkedProcess
 from tests.support.waits import until
 
 ROOT: Final = Path(__file__).parents[2]
@@ -47,8 +47,8 @@ class GroupChaos:
         self._directory = directory
         self._endpoint = f"tcp://127.0.0.1:{port}"
         self._persistence = persistence
-        self._broker: subprocess.Popen[bytes] | None = None
-        self._workers: dict[str, subprocess.Popen[bytes]] = {}  # by the name of their file
+        self._broker: ForkedProcess | None = None
+        self._workers: dict[str, ForkedProcess] = {}  # by the name of their file
         self._started = 0
         self._failure: BaseException | None = None
         self.published: dict[int, bytes] = {}
@@ -58,9 +58,10 @@ class GroupChaos:
 
     def start_broker(self) -> None:
         """Starts the broker; the clients connect to it by themselves."""
-        command = [sys.executable, "-m", "omq.cli.main", "broker", str(self._directory / "data")]
+        command = ["omq.cli.main", "broker", str(self._directory / "data")]
         command += ["--bind", self._endpoint, "--topic", f"{TOPIC}:broadcast:{self._persistence}"]
-        self._broker = subprocess.Popen([*command, "--log-level", "error"], cwd=ROOT, stderr=subprocess.PIPE)
+        command += ["--log-level", "error"]
+        self._broker = ForkedProcess(RUN_MODULE, *command, cwd=ROOT, stderr=subprocess.PIPE)
 
     def kill_broker(self) -> None:
         """Kills the broker."""
@@ -74,9 +75,9 @@ class GroupChaos:
         """Starts a worker; returns the name of its file."""
         self._started += 1
         name = f"{group}.{self._started}"
-        command = [sys.executable, "-m", "tests.fault.group_worker", self._endpoint, str(self._directory / name), group]
+        command = ["tests.fault.group_worker", self._endpoint, str(self._directory / name), group]
         command.append(str(self._chance.randrange(1 << 30)))
-        self._workers[name] = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+        self._workers[name] = ForkedProcess(RUN_MODULE, *command, cwd=ROOT, stderr=subprocess.PIPE)
         return name
 
     def kill_worker(self, name: str) -> None:

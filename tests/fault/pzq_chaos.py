@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tests.support.fork_server import RUN_MODULE, ForkedProcess
 from tests.support.libzmq_pzq_clients import figures
 from tests.support.waits import until
 
@@ -35,7 +34,7 @@ class Clients:
         self._seed = seed
         self._bound = bound
         self._chance = random.Random(seed)
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, ForkedProcess] = {}
         self._lives = 0
         self._life: dict[str, int] = {}
         self._confirmed: dict[str, int] = {}  # messages that were settled for good, and when that was known
@@ -55,8 +54,8 @@ class Clients:
         self._life[name] = self._lives
         journal = self._journal(name) if name.startswith("producer") else self._directory / f"c{self._lives}"
         job |= {"journal": str(journal), "seed": self._seed * 1000 + self._lives}
-        command = [sys.executable, "-m", "tests.fault.pzq_client_process", json.dumps(job)]
-        self._processes[name] = subprocess.Popen(command, cwd=ROOT)
+        arguments = ("tests.fault.pzq_client_process", json.dumps(job))
+        self._processes[name] = ForkedProcess(RUN_MODULE, *arguments, cwd=ROOT)
 
     def _journal(self, name: str) -> Path:
         return self._directory / name.replace(" ", "")
@@ -140,12 +139,12 @@ class PzqChaos(Clients):
         """Starts the device, and waits until it serves."""
         ready = self._directory / "ready"
         ready.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "omq.cli.main", "pzq", f"--database={self._directory / 'data'}"]
+        command = ["omq.cli.main", "pzq", f"--database={self._directory / 'data'}"]
         command += [f"--receive-dsn={self._receive}", f"--send-dsn={self._send}", f"--monitor-dsn={self._monitor}"]
         command += ["--ack-timeout=120000000", f"--ready-file={ready}", "--log-level=error"]
         command += ["--hard-sync"] if self._hard else []
         with open(self._directory / "device.log", "ab") as log:
-            self._processes["device"] = subprocess.Popen(command, cwd=ROOT, stderr=log)
+            self._processes["device"] = ForkedProcess(RUN_MODULE, *command, cwd=ROOT, stderr=log)
         until(lambda: ready.exists() or self._processes["device"].poll() is not None, self._log, BOUND)
         assert ready.exists(), self._log()
 

@@ -7,7 +7,6 @@ import contextlib
 import os
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ import zmq
 import omq
 import omq.asyncio
 from tests.fault.crashing_peer import OTHER
+from tests.support.fork_server import RUN_MODULE, SOCKETS, ForkedProcess
 from tests.support.parameters import each_value_once
 from tests.support.ports import held
 from tests.support.socket_types import ONE_PART
@@ -37,11 +37,13 @@ class Mortal:
 
     def __init__(self, kind: str, endpoint: str, way: str, secret: str) -> None:
         self._way = way
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fault.crashing_peer", kind, endpoint, way, secret],
+        self._process = ForkedProcess(
+            RUN_MODULE,
+            *("tests.fault.crashing_peer", kind, endpoint, way, secret),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            template=SOCKETS,
         )
         self.wait_for("at")
 

@@ -9,7 +9,7 @@ once.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -152,8 +152,13 @@ class Cluster:
             self.round()
 
     def copy(self) -> Cluster:
-        copied: Cluster = pickle.loads(pickle.dumps(self, -1))
-        return copied
+        return next(self.copies())
+
+    def copies(self) -> Iterator[Cluster]:
+        """Yields copies without end: all but the first take half of the time."""
+        content = pickle.dumps(self, -1)
+        while True:
+            yield pickle.loads(content)
 
     # ------------------------------------------------------------------ what can happen
 

@@ -41,8 +41,7 @@ def explore(cluster: Cluster, faults: int, rounds: int, seconds: float, *, heal_
         if time.process_time() > end:
             return len(seen), False
         before, way = waiting.popleft()
-        for event in before.events(faults):
-            after = before.copy()
+        for event, after in zip(before.events(faults), before.copies(), strict=False):
             try:
                 after.happen(event)
                 after.round()

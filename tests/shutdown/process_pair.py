@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tests.support.fork_server import RUN_MODULE, SOCKETS, ForkedProcess
 
 TOP = Path(__file__).parents[2]
 CROWD = 10  # plays at a time: most of them wait
@@ -59,11 +59,9 @@ class Process:
     """A part at play."""
 
     def __init__(self, part: Part) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(TOP)}
-        command = [sys.executable, "-m", "tests.shutdown.peer_process", json.dumps(asdict(part))]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=TOP, env=environment
-        )
+        arguments = ("tests.shutdown.peer_process", json.dumps(asdict(part)))
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._process = ForkedProcess(RUN_MODULE, *arguments, text=True, cwd=TOP, template=SOCKETS, **pipes)
 
     def line(self) -> str:
         assert self._process.stdout is not None

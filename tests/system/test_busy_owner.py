@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import socket as stream
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from typing import IO, Any
@@ -16,6 +14,7 @@ import pytest
 import zmq
 
 import omq
+from tests.support.fork_server import SOCKETS, ForkedProcess
 from tests.support.parameters import each_value_once
 from tests.support.socket_types import GROUP, PAIRS, options_of
 
@@ -144,10 +143,8 @@ def context() -> Iterator[zmq.Context[Any]]:
     context.destroy(linger=0)
 
 
-def child(program: str, *arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *map(str, arguments)], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
-    )
+def child(program: str, *arguments: object) -> ForkedProcess:
+    return ForkedProcess(program, *map(str, arguments), stdout=subprocess.PIPE, text=True, template=SOCKETS)
 
 
 def sender(
@@ -159,13 +156,13 @@ def sender(
     public_key: str = "",
     when: str = "connected",
     kind: str = "PUSH",
-) -> subprocess.Popen[str]:
+) -> ForkedProcess:
     """Starts a process that sends *messages*, a Python expression, prints when, and is busy for two seconds."""
     return child(SENDER, twin, ",".join(endpoints), how, messages, public_key, when, kind)
 
 
 @contextlib.contextmanager
-def killed(process: subprocess.Popen[str]) -> Iterator[IO[str]]:
+def killed(process: ForkedProcess) -> Iterator[IO[str]]:
     """Yields what a process prints, and kills it at the end."""
     assert process.stdout is not None
     try:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from tests.support.fork_server import ForkedProcess, Template
 from tests.support.waits import sleeps, until
 
 BOUND = 20.0  # seconds for one program
+DEVELOPMENT = Template(("omq", "omq.asyncio", "uvloop"), flags=("-X", "dev", "-W", "ignore::DeprecationWarning"))
 
 
 def unhurried(error: str) -> str:
@@ -26,25 +26,8 @@ class Program:
     """A running Python program."""
 
     def __init__(self, source: str, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-X",
-                "dev",
-                "-W",
-                "ignore::DeprecationWarning",
-                "-c",
-                textwrap.dedent(source),
-                *arguments,
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            # A job in the background of a shell ignores Ctrl-C, and would hand that down.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.process = ForkedProcess(textwrap.dedent(source), *arguments, text=True, template=DEVELOPMENT, **pipes)
 
     def line(self) -> str:
         """The next line of its output."""

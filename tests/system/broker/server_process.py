@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.fork_server import ForkedProcess
 from tests.support.waits import until
 
 ROOT: Final = Path(__file__).parents[3]
@@ -26,8 +25,7 @@ class Command:
         folder: Where its ready file and its log are.
         *arguments: The arguments of the command.
         at: Its working directory; `None` for ours.
-        descriptors: How many it may have, or `SOFT:` for a soft limit below this process's hard one; `None`: as many
-            as this process.
+        descriptors: Its soft and its hard limit of descriptors; `None` for ours.
         program: Its name.
     """
 
@@ -36,18 +34,20 @@ class Command:
         folder: Path,
         *arguments: str | Path,
         at: Path | None = None,
-        descriptors: int | str | None = None,
+        descriptors: tuple[int, int] | None = None,
         program: str = "broker",
     ) -> None:
         self.ready = folder / "ready.json"
         self._log = folder / f"{program}.log"
         self._left = self._written()
-        command = [sys.executable, "-c", MAIN, program, *map(str, arguments), "--ready-file", str(self.ready)]
-        if descriptors is not None:
-            command = ["prlimit", f"--nofile={descriptors}", *command]
         with open(self._log, "ab") as log:
-            self.process = subprocess.Popen(
-                command, cwd=at, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=log
+            self.process = ForkedProcess(
+                MAIN,
+                *(program, *arguments, "--ready-file", self.ready),
+                cwd=at,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                max_descriptors=descriptors,
             )
 
     @property

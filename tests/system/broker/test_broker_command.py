@@ -335,7 +335,7 @@ def test_a_directory_without_a_name_is_refused(tmp_path: Path, monkeypatch: pyte
 
 def test_the_limit_of_descriptors_is_raised(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with broker(tmp_path, tmp_path / "data", descriptors="500:") as command:
+    with broker(tmp_path, tmp_path / "data", descriptors=(500, before[1])) as command:
         command.serving()
         limits = Path(f"/proc/{command.process.pid}/limits").read_text()
         (line,) = [line for line in limits.splitlines() if line.startswith("Max open files")]
@@ -349,7 +349,7 @@ def test_the_status_page_is_there_when_clients_have_all_places(tmp_path: Path) -
     """Descriptors are reserved for it; a client above the limit is turned away, and the log reports it."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     arguments = (tmp_path / "data", "--http", "127.0.0.1:0", "--topic", "t:broadcast:weak")
-    with broker(tmp_path, *arguments, descriptors=200) as command, ExitStack() as stack:
+    with broker(tmp_path, *arguments, descriptors=(200, 200)) as command, ExitStack() as stack:
         endpoints = command.serving()
         sockets = [stack.enter_context(omq.DEALER(connect=endpoints["zmtp"], linger=0)) for _ in range(150)]
         served = 0

@@ -164,7 +164,7 @@ def test_the_log_as_json(tmp_path: Path) -> None:
 def test_silent_connections_do_not_keep_the_status_page_out(tmp_path: Path) -> None:
     """Connections without a handshake, more than the process has descriptors, at two endpoints."""
     arguments = ("--bind", "tcp://127.0.0.1:*", "--bind", "tcp://127.0.0.1:*", "--http", "127.0.0.1:0")
-    with broker(tmp_path, "--memory", *arguments, descriptors=200) as command, ExitStack() as stack:
+    with broker(tmp_path, "--memory", *arguments, descriptors=(200, 200)) as command, ExitStack() as stack:
         endpoints = command.serving()
         listeners = json.loads(get(f"{endpoints['http']}/topics.json"))["endpoints"]["zmtp"]
         assert len(listeners) == 2

@@ -4,8 +4,6 @@ import asyncio
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -18,6 +16,7 @@ from omq.broker import Server, TopicError
 from omq.broker.errors import BrokerError
 from omq.broker.server import AsyncServer
 from omq.store.errors import StoreLocked
+from tests.support.fork_server import ForkedProcess
 from tests.support.libzmq_broker_client import RawClient, raw, read_block, record, u32
 from tests.support.waits import until
 
@@ -109,23 +108,27 @@ def test_an_orderly_stop_answers_accepted_requests(tmp_path, persistence):
     with Server(tmp_path, topics=[f"t:broadcast:{persistence}"]) as server, ExitStack() as stack:
         client = stack.enter_context(raw(server.endpoints["zmtp"]))
         published, answered = 0, []
+        closed = threading.Event()
 
         def publish():
             nonlocal published
-            client.socket.sndtimeo = 1000
-            try:
-                while published < 20_000:
+            client.socket.sndtimeo = 50
+            while published < 20_000:
+                try:
                     client.send(b"APPEND", b"%d" % published, b"t", record(b"%d" % published))
+                except zmq.Again:
+                    if closed.is_set():
+                        break
+                else:
                     published += 1
-                    while client.socket.poll(0):
-                        answered.append(client.socket.recv_multipart())
-            except zmq.Again:
-                pass  # the broker is gone
+                while client.socket.poll(0):
+                    answered.append(client.socket.recv_multipart())
 
         thread = threading.Thread(target=publish)
         thread.start()
         until(lambda: len(answered) > 50)
         server.close()
+        closed.set()
         thread.join()
         while client.socket.poll(300):
             answered.append(client.socket.recv_multipart())
@@ -283,7 +286,7 @@ with omq.DEALER(connect=sys.argv[1], send_hwm=0) as flood:
 
 def test_a_flooding_client_leaves_turns_to_others(server):
     with raw(server.endpoints["zmtp"]) as client:
-        flood = subprocess.Popen([sys.executable, "-c", FLOOD, server.endpoints["zmtp"]])
+        flood = ForkedProcess(FLOOD, server.endpoints["zmtp"])
         try:
             zmtp = server._server._zmtp
             until(lambda: any(one.bytes_queued > 1 << 20 for one in tuple(zmtp.sessions.values())))

@@ -6,8 +6,6 @@ import errno
 import os
 import pty
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,8 @@ from click.testing import CliRunner, Result
 from omq.cli import broker as broker_module
 from omq.cli.main import main
 from omq.store.lmdb import snapshot
+from tests.support import fork_server
 from tests.support.open_store import Opened
-
-ROOT = Path(__file__).parents[3]
 
 
 def run(*words: object) -> Result:
@@ -102,9 +99,9 @@ def test_help_lists_the_commands() -> None:
 
 def test_progress_is_shown_on_a_terminal(directory: Path, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
-    program = [sys.executable, "-m", "omq.cli.main", "broker", "snapshot", directory, tmp_path / "snapshot"]
+    words = ("omq.cli.main", "broker", "snapshot", directory, tmp_path / "snapshot")
     try:
-        done = subprocess.run(program, cwd=ROOT, stdout=subprocess.PIPE, stderr=theirs, check=False, timeout=60)
+        done = fork_server.run(fork_server.RUN_MODULE, *words, stderr=theirs)
         os.close(theirs)
         assert done.returncode == 0
         assert b"100%" in os.read(ours, 10_000)
