@@ -157,8 +157,8 @@ async def test_the_family_that_is_broken_does_not_keep_the_other_waiting(make, n
     monkeypatch.setattr(dialer, "reach", attempt)
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
     port = int(pull.endpoints[0].rpartition(":")[2])
-    with mute("::1") as silent:
-        names["dual.example"] = [("::1", silent)] * 1 + [("::1", silent), ("127.0.0.1", port)]
+    with mute("::1") as one, mute("::1") as other:
+        names["dual.example"] = [("::1", one), ("::1", other), ("127.0.0.1", port)]
         push = make(omq.PUSH, connect=f"tcp://dual.example:{port}", ipv6=True)
         await push.wait_connected(timeout=5)
     assert tried[:2] == [socket.AF_INET6, socket.AF_INET]
