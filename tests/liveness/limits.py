@@ -47,6 +47,4 @@ def judge(
         punctual.append(all((max(times) if worst_counts else median(times)) <= bound for times in late))
         if punctual[0] or sum(punctual) == 2:
             return
-    raise AssertionError(
-        f"a time is above {cell.bound * 1e3:g} ms: {found}. libzmq: {libzmq_result()}"
-    )
+    raise AssertionError(f"a time is above {cell.bound * 1e3:g} ms: {found}. libzmq: {libzmq_result()}")

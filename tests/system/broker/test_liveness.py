@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from typing import Final
 
 import pytest
@@ -91,12 +90,10 @@ def test_a_worker_that_is_stopped_loses_its_job_after_the_heartbeats(caplog: pyt
         try:
             assert worker.stdout.readline() == "begun\n"
             worker.send_signal(signal.SIGSTOP)
-            began = time.monotonic()
             with client.consume("jobs") as other:
-                job = other.recv(timeout=20.0)
+                job = other.recv(timeout=20.0)  # a third of its ack timeout
                 assert job.deliveries == 2
                 job.ack()
-            assert time.monotonic() - began < 3
             assert "its 1 messages in flight go to others" in caplog.text
         finally:
             worker.kill()

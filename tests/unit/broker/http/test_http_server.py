@@ -148,7 +148,7 @@ async def test_other_requests_have_turns_while_many_topics_are_encoded(path: str
 
 async def _longest_work(path: str) -> tuple[float, float]:
     """Returns the largest parts of collecting and of encoding that were done in one turn of the loop."""
-    collecting, encoding, count, looks = _Work(), _Work(), 5000, 0
+    collecting, encoding, count, looks = _Work(), _Work(), 3000, 0
 
     class Topic(dict[str, Any]):
         def __getitem__(self, key: str) -> Any:
