@@ -193,7 +193,7 @@ def test_a_handler_leaves_the_message_to_another_thread(
             followed.set()
             return
         if not raises:
-            waits.until(lambda: got, "what the other thread receives meanwhile", 3)
+            waits.until(lambda: got, "what the other thread receives meanwhile", 10)
         raise Raised
 
     def follow() -> None:

@@ -536,19 +536,19 @@ async def test_each_ack_of_a_slow_consumer_extends_the_deadline():
     async with core() as broker:
         topic = await prepared(broker, count=8)
         slow, other = RecordingSink(), RecordingSink()
-        consumer = broker.consume(topic, slow, credit=8, ack_timeout=0.4)
+        consumer = broker.consume(topic, slow, credit=8, ack_timeout=0.8)
         await until(lambda: len(slow.got) == 8)
         slow.room_left = 0  # nothing comes back to it
         loop = asyncio.get_running_loop()
         began = loop.time()
         broker.consume(topic, other, credit=100)
         for id in (1, 3, 4, 5, 6, 7):  # the second one hangs
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.3)
             consumer.ack([(id, id)])
-        assert loop.time() - began > 2 * 0.4
+        assert loop.time() - began > 2 * 0.8
         assert other.ids == [2]
         await until(lambda: other.ids == [2, 8])
-        assert loop.time() - began > 6 * 0.15 + 0.3
+        assert loop.time() - began > 6 * 0.3 + 0.6
         assert slow.ids == list(range(1, 9))
 
 
@@ -581,7 +581,7 @@ async def test_scattered_late_acks_count():
     async with core() as broker:
         topic = await prepared(broker, count=6_000)
         sink = RecordingSink()
-        consumer = broker.consume(topic, sink, credit=6_000, ack_timeout=0.2)
+        consumer = broker.consume(topic, sink, credit=6_000, ack_timeout=0.6)
         await until(lambda: len(sink.got) == 6_000)
         consumer.ack([(id, id) for id in range(1, 6_001, 2)])
         await until(lambda: topic.backlog == 3_000)  # the others are overdue, and there is no consumer that takes them
@@ -673,7 +673,7 @@ async def test_a_consumer_that_hangs_is_charged_one_message_a_timeout():
     async with core() as broker:
         topic = await prepared(broker, count=0, max_deliveries=2, retry_delay=0)
         hung = RecordingSink()
-        broker.consume(topic, hung, ack_timeout=0.1, credit=20)
+        broker.consume(topic, hung, ack_timeout=0.5, credit=20)
         for number in range(20):  # deadlines of their own
             await append(broker, topic, [b"%d" % number])
         await until(lambda: len(hung.got) == 20)
@@ -700,7 +700,7 @@ async def test_a_consumer_that_hangs_next_to_another_gets_ever_less():
             for id in healthy.ids[done:]:
                 other.ack([(id, id)])
             done = len(healthy.ids)
-        assert 2 <= sum(count > 1 for count in healthy.counts) <= 8  # a second has 50 timeouts
+        assert 2 <= sum(count > 1 for count in healthy.counts) <= 16  # a second has 50 timeouts
 
         consumer.ack([(hung.ids[0], hung.ids[0])])  # it lives
         before = len(hung.got)
