@@ -700,7 +700,7 @@ async def test_a_consumer_that_hangs_next_to_another_gets_ever_less():
             for id in healthy.ids[done:]:
                 other.ack([(id, id)])
             done = len(healthy.ids)
-        assert 2 <= sum(count > 1 for count in healthy.counts) <= 16  # a second has 50 timeouts
+        assert 2 <= sum(count > 1 for count in healthy.counts) <= 8  # a second has 50 timeouts
 
         consumer.ack([(hung.ids[0], hung.ids[0])])  # it lives
         before = len(hung.got)
