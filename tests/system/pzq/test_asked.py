@@ -71,7 +71,7 @@ def test_consumers_are_served_next_to_producers_that_ask_without_a_pause(tmp_pat
                 worst = max(worst, time.monotonic() - began)
         thread.join(10)
         assert taken == [b"%d" % number for number in range(2000)]
-        assert worst < 1
+        assert worst < 5
 
 
 def test_a_disk_that_is_behind_does_not_hold_up_the_loop(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

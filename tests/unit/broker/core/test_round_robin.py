@@ -342,8 +342,8 @@ async def test_redeliveries_and_their_counts_survive_a_restart():
 
 async def test_messages_dropped_by_retention_leave_the_backlog():
     async with core() as broker:
-        topic = await prepared(broker, count=20, max_age=0.05)
-        await asyncio.sleep(0.06)  # all are older than max_age
+        topic = await prepared(broker, count=20, max_age=0.3)
+        await asyncio.sleep(0.31)  # all are older than max_age
         sink = RecordingSink()
         broker.consume(topic, sink, credit=100)
         await append(broker, topic, [b"new"])
@@ -356,12 +356,12 @@ async def test_messages_dropped_by_retention_leave_the_backlog():
 
 async def test_expired_messages_are_counted_and_logged_without_a_consumer(caplog):
     async with core() as broker:
-        topic = await prepared(broker, count=20, max_age=0.05, max_messages=20)
-        await asyncio.sleep(0.06)  # all are older than max_age
+        topic = await prepared(broker, count=20, max_age=0.3, max_messages=20)
+        await asyncio.sleep(0.31)  # all are older than max_age
         assert await append(broker, topic, [b"x"] * 5) == 21
         assert topic.stats()["expired"] == 20
         assert topic.unfinished == 5
-        assert "20 unfinished messages are older than max_age=0.05" in caplog.text
+        assert "20 unfinished messages are older than max_age=0.3" in caplog.text
 
 
 class Damaged:
