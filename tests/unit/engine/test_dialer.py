@@ -143,6 +143,7 @@ async def test_an_address_that_refuses_costs_nothing(make, names, monkeypatch):
         names["refusing.example"] = [("127.0.0.1", refusing_port), ("127.0.0.2", refusing_port), ("127.0.0.3", port)]
         push = make(omq.PUSH, connect=f"tcp://refusing.example:{port}")
         await push.wait_connected(timeout=5)
+        assert len(push.peers) == 1
 
 
 @needs_ipv6
