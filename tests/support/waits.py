@@ -28,7 +28,7 @@ def until(condition: Callable[[], Any], what: str | Callable[[], object] = "it",
         time.sleep(0.001)
 
 
-def stable(value: Callable[[], Any], quiet: float = 0.1, bound: float = BOUND) -> Any:
+def stable(value: Callable[[], Any], quiet: float = 0.3, bound: float = BOUND) -> Any:
     """Waits until a value has not changed for *quiet* seconds, and returns it."""
     end = time.monotonic() + bound
     seen, since = value(), time.monotonic()
