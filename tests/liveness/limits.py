@@ -9,7 +9,7 @@ from tests.liveness.latency_record import LatencyRecord
 from tests.liveness.scenario_run import MESSAGES, Crowd, run
 from tests.liveness.scenarios import Scenario
 
-TRIES = 3
+TRIES = 5
 OVERLOAD = 2.0  # of a machine that has more to do than it can
 
 
@@ -25,7 +25,7 @@ def assert_served(cell: Scenario, crowd: Crowd, libzmq_result: Callable[[], obje
 def judge(
     cell: Scenario, once: Callable[[], LatencyRecord], libzmq_result: Callable[[], object] = lambda: "not asked"
 ) -> None:
-    """Holds a cell's runs against its bound: the median in each; the worst in the first, or in both others.
+    """Holds a cell's runs against its bound: the median and the worst, in the first or in two others.
 
     The bound grows with the time that the owner had to wait for a processor; where that was most of it, the worst shows
     nothing.
@@ -41,9 +41,10 @@ def judge(
         whole = len(ledger.ages) == MESSAGES and len(ledger.trips) == MESSAGES * (cell.kind in ("ROUTER", "REP"))
         late = [times for times in (ledger.ages, ledger.trips, ledger.laps) if times]
         bound = cell.bound * ledger.stretch
-        if not whole or ledger.lost or any(median(times) > bound for times in late):
+        if not whole or ledger.lost:
             raise AssertionError(f"{found}. libzmq: {libzmq_result()}")
-        punctual.append(max(map(max, late)) <= bound or ledger.stretch > OVERLOAD)
+        worst_counts = ledger.stretch <= OVERLOAD
+        punctual.append(all((max(times) if worst_counts else median(times)) <= bound for times in late))
         if punctual[0] or sum(punctual) == 2:
             return
-    raise AssertionError(f"the worst is above {cell.bound * 1e3:g} ms: {found}. libzmq: {libzmq_result()}")
+    raise AssertionError(f"a time is above {cell.bound * 1e3:g} ms: {found}. libzmq: {libzmq_result()}")

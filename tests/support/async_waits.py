@@ -13,7 +13,7 @@ async def until(condition: Callable[[], Any]) -> None:
         await asyncio.sleep(0.0005)
 
 
-async def stable(value: Callable[[], Any], quiet: float = 0.1) -> Any:
+async def stable(value: Callable[[], Any], quiet: float = 0.3) -> Any:
     """Waits until a value has not changed for *quiet* seconds, and returns it."""
     clock = asyncio.get_running_loop().time
     seen, since = value(), clock()

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 MORE, LONG, COMMAND = 1, 2, 4
 SIGNATURE = b"\xff" + bytes(8) + b"\x7f"
-TIMEOUT_S = 5.0  # seconds for any one wait
+TIMEOUT_S = 10.0  # seconds for any one wait
 
 
 def greeting(version: tuple[int, int] = (3, 1), mechanism: bytes = b"NULL", as_server: int = 0) -> bytes:

@@ -19,32 +19,29 @@ from tests.support.parameters import each_value_once
 from tests.support.socket_types import GROUP, PAIRS, options_of
 
 BUSY = """
-import asyncio, ctypes, sys, time
+import asyncio, ctypes, os, sys, threading
 
-def busy(how, seconds):
-    end = time.monotonic() + seconds
+def busy(how):  # until the test calls `resume`
     if how == "asleep":
-        time.sleep(seconds)
+        os.read(0, 1)
     elif how == "with the GIL":
-        ctypes.PyDLL(None).usleep(int(seconds * 1e6))  # unlike CDLL, PyDLL keeps the GIL
+        ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), 1)  # unlike CDLL, PyDLL keeps the GIL
     else:
-        while time.monotonic() < end:
+        resumed = []
+        threading.Thread(target=lambda: resumed.append(os.read(0, 1)), daemon=True).start()
+        while not resumed:
             pass
 """
 
 RECEIVER = (
     BUSY
     + """
-twin, kind, endpoint, how, seconds, hwm, count = sys.argv[1:]
+twin, kind, endpoint, how, hwm, count = sys.argv[1:]
 options = dict(connect=endpoint, conflate=True) if hwm == "newest" else dict(connect=endpoint, recv_hwm=int(hwm))
 if kind == "SUB":
     options["subscribe"] = b""
 elif kind == "DISH":
     options["join"] = "g"
-
-def work():
-    print("busy", flush=True)
-    busy(how, float(seconds))
 
 def judge(numbers):
     print(len(numbers), numbers == sorted(set(numbers)), *numbers[-1:] if hwm == "newest" else (), flush=True)
@@ -53,11 +50,12 @@ if twin == "blocking":
     import omq
     with getattr(omq, kind)(**options) as socket:
         socket.recv(timeout=20)
-        work()
+        print("busy", flush=True)
+        busy(how)
         numbers = []
         try:
             while len(numbers) < int(count):
-                numbers.append(int(socket.recv(timeout=2)[:8]))
+                numbers.append(int(socket.recv(timeout=10)[:8]))
         except omq.ReceiveTimeout:
             pass
         judge(numbers)
@@ -66,11 +64,12 @@ else:
     async def main():
         async with getattr(omq, kind)(**options) as socket:
             await socket.recv(timeout=20)
-            work()
+            print("busy", flush=True)
+            busy(how)
             numbers = []
             try:
                 while len(numbers) < int(count):
-                    numbers.append(int((await socket.recv(timeout=2))[:8]))
+                    numbers.append(int((await socket.recv(timeout=10))[:8]))
             except TimeoutError:
                 pass
             judge(numbers)
@@ -96,10 +95,6 @@ def connect(socket):
     for endpoint in endpoints:
         socket.connect(endpoint)
 
-def work():
-    print(time.monotonic(), flush=True)
-    busy(how, 2.0)
-
 if twin == "blocking":
     import omq
     with getattr(omq, kind)(**options) as socket:
@@ -111,7 +106,8 @@ if twin == "blocking":
         if when != "connected":
             connect(socket)
             socket.wait_connected(len(endpoints), timeout=20)
-        work()
+        print("busy", flush=True)
+        busy(how)
 else:
     import omq.asyncio as omq
     async def main():
@@ -126,7 +122,8 @@ else:
             if when != "connected":
                 connect(socket)
                 await socket.wait_connected(len(endpoints), timeout=20)
-            work()
+            print("busy", flush=True)
+            busy(how)
     asyncio.run(main())
 """
 )
@@ -144,7 +141,21 @@ def context() -> Iterator[zmq.Context[Any]]:
 
 
 def child(program: str, *arguments: object) -> ForkedProcess:
-    return ForkedProcess(program, *map(str, arguments), stdout=subprocess.PIPE, text=True, template=SOCKETS)
+    return ForkedProcess(
+        program,
+        *map(str, arguments),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        template=SOCKETS,
+    )
+
+
+def resume(process: ForkedProcess) -> None:
+    """Ends what keeps a child process busy."""
+    assert process.stdin is not None
+    process.stdin.write("x")
+    process.stdin.flush()
 
 
 def sender(
@@ -157,19 +168,21 @@ def sender(
     when: str = "connected",
     kind: str = "PUSH",
 ) -> ForkedProcess:
-    """Starts a process that sends *messages*, a Python expression, prints when, and is busy for two seconds."""
+    """Starts a process that sends *messages*, a Python expression, and is busy from then on."""
     return child(SENDER, twin, ",".join(endpoints), how, messages, public_key, when, kind)
 
 
 @contextlib.contextmanager
 def killed(process: ForkedProcess) -> Iterator[IO[str]]:
     """Yields what a process prints, and kills it at the end."""
+    assert process.stdin is not None
     assert process.stdout is not None
     try:
         yield process.stdout
     finally:
         process.kill()
         process.wait()
+        process.stdin.close()
         process.stdout.close()
 
 
@@ -205,7 +218,7 @@ def test_what_both_marks_hold_is_not_lost(
     with context.socket(zmq.XPUB) as pub:
         pub.sndhwm = hwm
         endpoint = bound(pub, transport)
-        with killed(child(RECEIVER, twin, "SUB", endpoint, how, 1.0, hwm, count)) as output:
+        with killed(receiver := child(RECEIVER, twin, "SUB", endpoint, how, hwm, count)) as output:
             assert pub.poll(20_000)
             assert pub.recv() == b"\1"
             pub.send(b"begin")
@@ -214,7 +227,8 @@ def test_what_both_marks_hold_is_not_lost(
             for i in range(count):
                 pub.send(b"%08d" % i + bytes(size - 8))
                 if i % (hwm // 25) == 0:
-                    time.sleep(0.018)  # all is sent within the time, and never faster than a thread reads
+                    time.sleep(0.018)  # never faster than a thread reads
+            resume(receiver)
             assert output.readline().split() == [str(count), "True"]
 
 
@@ -224,7 +238,7 @@ def test_what_both_marks_of_a_radio_and_a_dish_hold_is_not_lost(twin: str, how: 
     hwm, count, size = 1000, 1900, 20_000
     with (
         omq.RADIO(bind="tcp://127.0.0.1:*", send_hwm=hwm, linger=0) as radio,
-        killed(child(RECEIVER, twin, "DISH", radio.endpoints[0], how, 1.0, hwm, count)) as output,
+        killed(receiver := child(RECEIVER, twin, "DISH", radio.endpoints[0], how, hwm, count)) as output,
     ):
         radio.wait_subscribed(GROUP, timeout=20)
         radio.send(b"begin", group=GROUP)
@@ -235,6 +249,7 @@ def test_what_both_marks_of_a_radio_and_a_dish_hold_is_not_lost(twin: str, how: 
             if number % (hwm // 25) == 0:
                 time.sleep(0.018)  # as above
         assert radio.peers[0].dropped == 0
+        resume(receiver)
         assert output.readline().split() == [str(count), "True"]
 
 
@@ -245,7 +260,7 @@ def test_the_mark_still_holds(context: zmq.Context[Any], twin: str, how: str) ->
     with context.socket(zmq.PUSH) as push:
         push.sndhwm = 1
         endpoint = bound(push, "ipc")
-        with killed(child(RECEIVER, twin, "PULL", endpoint, how, 1.0, 10, 0)) as output:
+        with killed(child(RECEIVER, twin, "PULL", endpoint, how, 10, 0)) as output:
             push.send(b"begin")
             assert output.readline() == "busy\n"
             sent = 0
@@ -261,11 +276,12 @@ def test_pings_are_answered(context: zmq.Context[Any], twin: str, how: str) -> N
     """A peer that expects signs of life keeps the connection, and what it sends meanwhile arrives."""
     with watched(context, 600) as (push, monitor):
         endpoint = bound(push, "tcp")
-        with killed(child(RECEIVER, twin, "PULL", endpoint, how, 1.5, 1000, 1)) as output:
+        with killed(receiver := child(RECEIVER, twin, "PULL", endpoint, how, 1000, 1)) as output:
             push.send(b"begin")
             assert output.readline() == "busy\n"
             push.send(b"%08d" % 1)
             assert not monitor.poll(1100)
+            resume(receiver)
             assert output.readline() == "1 True\n"
 
 
@@ -275,7 +291,7 @@ def test_pings_are_answered_after_a_burst(context: zmq.Context[Any], quiet: bool
     """A burst that our kernel has no room for holds answers back for a moment only: the peer could have closed."""
     with watched(context, 1500) as (push, monitor):
         endpoint = bound(push, "tcp")
-        with killed(child(RECEIVER, twin, "PULL", endpoint, how, 3.0, 1000, 60)) as output:
+        with killed(receiver := child(RECEIVER, twin, "PULL", endpoint, how, 1000, 60)) as output:
             push.send(b"begin")
             assert output.readline() == "busy\n"
             for number in range(20):
@@ -284,6 +300,7 @@ def test_pings_are_answered_after_a_burst(context: zmq.Context[Any], quiet: bool
                 push.send(b"%08d" % number)
                 assert not monitor.poll(0 if quiet else 50)
             assert not monitor.poll(2500 if quiet else 500)
+            resume(receiver)
             assert output.readline() == "60 True\n"
 
 
@@ -293,7 +310,7 @@ def test_the_newest_message_counts(context: zmq.Context[Any], size: int, twin: s
     """The first message after the work is the newest one with `conflate`, as if the owner had not been away."""
     with context.socket(zmq.XPUB) as pub:
         endpoint = bound(pub, "tcp")
-        with killed(child(RECEIVER, twin, "SUB", endpoint, how, 1.5, "newest", 1)) as output:
+        with killed(receiver := child(RECEIVER, twin, "SUB", endpoint, how, "newest", 1)) as output:
             assert pub.poll(20_000)
             assert pub.recv() == b"\1"
             pub.send(b"begin")
@@ -301,6 +318,8 @@ def test_the_newest_message_counts(context: zmq.Context[Any], size: int, twin: s
             for number in range(200):
                 pub.send(b"%08d" % number + bytes(size))
                 time.sleep(0.003)
+            time.sleep(0.5)  # for the last one to arrive
+            resume(receiver)
             assert output.readline().split() == ["1", "True", "199"]
 
 
@@ -317,14 +336,12 @@ def test_the_newest_message_leaves(context: zmq.Context[Any], kind: str, twin: s
         with killed(sender(twin, [endpoint], how, messages, kind=f"newest {kind}")) as output:
             while not select.select([output], [], [], 0.05)[0]:
                 receiver.poll(0)  # libzmq subscribes to a new peer within a call
-            busy_since = float(output.readline())
             newest = -1
             while newest < 299:
-                assert receiver.poll(1500 - 1000 * (time.monotonic() - busy_since)), f"{newest} is the newest"
+                assert receiver.poll(20_000), f"{newest} is the newest"
                 newest = int(receiver.recv()[:8])
 
 
-@pytest.mark.alone
 @pytest.mark.timeout(90)
 @each_value_once(
     count__size__peers=[
@@ -351,11 +368,8 @@ def test_what_was_accepted_leaves(
     for pull in pulls:
         poller.register(pull, zmq.POLLIN)
     try:
-        with killed(
-            sender(twin, endpoints, how, f"[[b'%08d' % i + bytes({size - 8})] for i in range({count})]")
-        ) as output:
+        with killed(sender(twin, endpoints, how, f"[[b'%08d' % i + bytes({size - 8})] for i in range({count})]")):
             got: dict[zmq.Socket[Any], list[int]] = {pull: [] for pull in pulls}
-            last = 0.0
             while sum(map(len, got.values())) < count:
                 ready = poller.poll(20_000)
                 assert ready, {pull: len(numbers) for pull, numbers in got.items()}
@@ -365,11 +379,8 @@ def test_what_was_accepted_leaves(
                             got[pull].append(int(pull.recv(zmq.DONTWAIT)[:8]))
                         except zmq.Again:
                             break
-                last = time.monotonic()
             assert sorted(number for numbers in got.values() for number in numbers) == [*range(count)]
             assert all(numbers == sorted(numbers) for numbers in got.values())
-            sent = float(output.readline())
-            assert last - sent < 1.0  # it was more than the two seconds
     finally:
         for pull in pulls:
             pull.close()
@@ -383,12 +394,10 @@ def test_what_waited_for_a_peer_leaves(context: zmq.Context[Any], twin: str, how
     with context.socket(zmq.PULL) as pull:
         endpoint = bound(pull, "tcp")
         messages = f"[[b'%08d' % i] for i in range({count})]"
-        with killed(sender(twin, [endpoint], how, messages, when="before there is a peer")) as output:
-            begun = float(output.readline())
+        with killed(sender(twin, [endpoint], how, messages, when="before there is a peer")):
             for number in range(count):
                 assert pull.poll(20_000)
                 assert pull.recv() == b"%08d" % number
-            assert time.monotonic() - begun < 1.5
 
 
 CONNECTING = (
@@ -400,7 +409,7 @@ with getattr(omq, kind)() as socket:
     socket.connect(first)
     if second:
         socket.connect(second)
-    busy("with the GIL", 2.0)
+    busy("with the GIL")
 """
 )
 
@@ -417,12 +426,10 @@ def test_connect_greets_the_first_peer_itself(kind: str) -> None:
         endpoints = [f"tcp://127.0.0.1:{server.getsockname()[1]}" for server in (first, second)]
         with killed(child(CONNECTING, kind, *endpoints)):
             peer, _ = first.accept()
-            begun = time.monotonic()
             with peer:
-                peer.settimeout(1.0)
-                greeting = peer.recv(64)
+                peer.settimeout(20)
+                greeting = peer.recv(64)  # the owner keeps the GIL
                 assert greeting[:1] == b"\xff"
-                assert time.monotonic() - begun < 1.0  # the owner keeps the GIL for two seconds
                 if kind != "PUSH":
                     second.settimeout(0.5)
                     with pytest.raises(TimeoutError):
@@ -455,14 +462,12 @@ async def main():
     for number in range(int(count)):
         await done(socket.send(b"%08d" % number + bytes(int(size)), **route))
     await done(socket.wait_connected(timeout=20))  # a handshake needs the GIL
-    print(time.monotonic(), flush=True)
-    busy(how, 2.0)
+    busy(how)
 asyncio.run(main())
 """
 )
 
 
-@pytest.mark.alone
 @pytest.mark.timeout(60)
 @each_value_once(kind__other=PAIRS, twin=TWINS)
 def test_what_a_type_of_one_part_has_accepted_leaves(kind: str, other: str, twin: str) -> None:
@@ -470,12 +475,10 @@ def test_what_a_type_of_one_part_has_accepted_leaves(kind: str, other: str, twin
     count, size = 600, 50_000
     with (
         getattr(omq, other)(bind="tcp://127.0.0.1:*", linger=0, **options_of(other, kind)) as receiver,
-        killed(child(ONE_PART, twin, kind, receiver.endpoints[0], "with the GIL", count, size)) as output,
+        killed(child(ONE_PART, twin, kind, receiver.endpoints[0], "with the GIL", count, size)),
     ):
         got = [receiver.recv(timeout=20) for _ in range(count)]
-        last = time.monotonic()
         assert [int(body[:8]) for body in got] == [*range(count)]
-        assert last - float(output.readline()) < 1.0
 
 
 SIZES = [0, 100, 4097, 70_000, 300_000]
@@ -500,14 +503,12 @@ def test_parts_of_all_sizes_leave_whole(context: zmq.Context[Any], peers: int, s
     for pull in pulls:
         poller.register(pull, zmq.POLLIN)
     try:
-        with killed(sender(twin, endpoints, "with the GIL", PARTS.format(count), public_key=public)) as output:
-            begun = float(output.readline())
+        with killed(sender(twin, endpoints, "with the GIL", PARTS.format(count), public_key=public)):
             got = []
             while len(got) < count:
                 ready = poller.poll(20_000)
                 assert ready, len(got)
                 got += [pull.recv_multipart() for pull, _ in ready]
-            assert time.monotonic() - begun < 1.5
             for message in got:
                 i = int(message[0])
                 assert message[1:] == [bytes([i % 256]) * SIZES[(i + k) % 5] for k in range(i % 4)]

@@ -250,7 +250,7 @@ CLOSES_WHATEVER_STATE_IT_IS_IN = """
         clients += [client(connect="tcp://127.0.0.1:9"), client(connect="ipc:///nonexistent/file")]
         clients += [client(connect="tcp://localhost:9"), client(connect="tcp://unknown.invalid:9")]
         clients.append(client(connect=router.endpoints[0]))
-        time.sleep(0.4)  # the absent have been dialled more than once
+        time.sleep(0.1)  # the absent have been dialled more than once
         del clients
         assert gc.collect()
         context = omq.Context.default()
@@ -286,7 +286,7 @@ CLOSES_WHATEVER_STATE_IT_IS_IN_IN_A_LOOP = """
             clients += [await client(connect="tcp://127.0.0.1:9"), await client(connect="ipc:///nonexistent/file")]
             clients += [await client(connect="tcp://localhost:9"), await client(connect="tcp://unknown.invalid:9")]
             clients.append(await client(connect=router.endpoints[0]))
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(0.1)
             del clients
             assert gc.collect()
             assert len(tasks) == 7

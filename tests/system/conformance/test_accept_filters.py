@@ -233,7 +233,7 @@ def test_libzmq_lets_in_and_keeps_out_the_same(twin, name, option, value, option
     found = []
     for one in (endpoint, theirs.getsockopt_string(zmq.LAST_ENDPOINT) if of_tcp else name):
         with dial(one) as line:
-            found.append(bool(select.select([line], [], [], 0.2)[0] and not line.recv(1)))
+            found.append(bool(select.select([line], [], [], 10)[0] and not line.recv(1)))
     theirs.close(linger=0)
     context.term()
     assert found[0] == found[1]

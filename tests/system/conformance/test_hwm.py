@@ -111,12 +111,12 @@ def test_sockopt_hwm_lowered_over_the_wire_loses_nothing(linked, tmp_path, trans
     # Buffers that the kernel does not let grow: what it holds is the same both times.
     buffers = {"send_buffer": 262_144, "recv_buffer": 262_144}
     push, pull = linked("PUSH", {"send_hwm": 100, **buffers}, "PULL", {"recv_hwm": 5, **buffers}, endpoint)
-    sent = fill(push, 1000, LARGE, timeout=0.1)
+    sent = fill(push, 1000, LARGE, timeout=0.3)
     assert 105 <= sent < 200
     push.set_options(send_hwm=10)
     assert fill(push, 10, LARGE) == 0
     assert [int(parts[1]) for parts in drain(pull, sent)] == list(range(sent))
-    again = fill(push, 1000, LARGE, timeout=0.1)
+    again = fill(push, 1000, LARGE, timeout=0.3)
     assert 10 <= again <= sent - 60, "the new mark holds"
     assert len(drain(pull, again)) == again
 
@@ -134,7 +134,7 @@ def test_sockopt_hwm_raised_wakes_a_sender_that_waits(linked, inproc, twin):
 def test_sockopt_hwm_a_raised_recv_hwm_reads_on_at_once(linked, endpoint, mark):
     """Not only after what waits has been taken."""
     push, pull = linked("PUSH", {"send_hwm": 10}, "PULL", {"recv_hwm": 2}, endpoint)
-    sent = fill(push, 2000, LARGE, timeout=0.1)
+    sent = fill(push, 2000, LARGE, timeout=0.3)
     assert sent < 2000
     before = pull.peers[0].messages_in
     pull.set_options(recv_hwm=mark)
@@ -286,7 +286,7 @@ def test_router_mandatory_hwm_waits_and_does_not_drop(linked):
     )  # fmt: skip
     dealer.send(b"Hello")
     assert router.recv_multipart(timeout=BOUND) == [b"X", b"Hello"]
-    sent = fill(router, 1000, b"X", LARGE, timeout=0.1)
+    sent = fill(router, 1000, b"X", LARGE, timeout=0.3)
     assert sent < 200
     assert fill(router, 10, b"X", LARGE) == 0
     assert router.peers[0].dropped == 0

@@ -88,7 +88,7 @@ def recorded(path: Path, gap: float, count: int = 5) -> None:
 
 
 @pytest.mark.parametrize(
-    ("speed", "least", "most"), [("1", 0.5, 5), pytest.param("5", 0.1, 3, marks=pytest.mark.slow), ("0", 0, 3)]
+    ("speed", "least", "most"), [("1", 0.5, 10), pytest.param("5", 0.1, 10, marks=pytest.mark.slow), ("0", 0, 10)]
 )
 def test_a_recording_is_played_with_its_timing(
     tmp_path: Path, bus_options: dict[str, Any], speed: str, least: float, most: float
@@ -167,7 +167,7 @@ def test_a_player_whose_gobyd_is_gone_ends_by_a_signal(tmp_path: Path, number: s
         play.send_signal(number)
         began = time.monotonic()
         _, err = play.communicate(timeout=20)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 10
         assert play.returncode in (0, 1), err
         assert play.returncode == 0 or "were not sent within" in err
     finally:
@@ -241,7 +241,7 @@ def test_a_logger_ends_in_time_under_a_flood(tmp_path: Path, bus_options: dict[s
         began = time.monotonic()
         log.send_signal(signal.SIGTERM)
         _, err = log.communicate(timeout=30)
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 20
         assert "publications recorded" in err
     finally:
         ended.set()

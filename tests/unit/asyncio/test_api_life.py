@@ -93,11 +93,11 @@ async def test_close_does_not_wait_for_a_peer_that_has_gone(make, kind):
 async def test_the_linger_option_holds_when_none_is_given(make, inproc):
     push = make(omq.PUSH, connect=inproc, linger=0)
     await push.send(b"x")
-    await asyncio.wait_for(push.close(), 2)
+    await asyncio.wait_for(push.close(), 10)
     push = make(omq.PUSH, connect=inproc)
     await push.send(b"x")
     push.set_options(linger=0.01)
-    await asyncio.wait_for(push.close(), 2)
+    await asyncio.wait_for(push.close(), 10)
 
 
 @on_both_loops
@@ -146,7 +146,7 @@ async def test_a_close_whose_linger_is_over_ends_the_other_well(make, inproc):
     await push.send(b"x")
     waiting = asyncio.create_task(push.close())
     await push.close(linger=0.01)
-    await asyncio.wait_for(waiting, 2)
+    await asyncio.wait_for(waiting, 10)
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["the second", "the first"])
@@ -289,7 +289,7 @@ async def test_calls_outside_of_a_cancelled_group_raise(inproc):
     task.cancel()
     await asyncio.wait([task])
     with pytest.raises(omq.ClosedError):
-        await asyncio.wait_for(outside, 2)
+        await asyncio.wait_for(outside, 10)
     assert made[0].closed
 
 

@@ -57,7 +57,7 @@ def test_a_caller_that_spins_on_one_connection_sees_the_others_too(make, crew, e
     assert found == [b"one", b"two", b"three"]
     assert not spinning.is_alive()
     crew(pytest.raises, omq.ClosedError, pull.recv)
-    time.sleep(0.02)
+    asleep(pull)
     pull.close()
     crew.join()
 

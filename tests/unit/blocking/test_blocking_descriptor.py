@@ -293,7 +293,7 @@ def test_wait_for_several_sockets(make, crew, inproc):
     assert omq.wait([one, two], 0) == []
     before = time.monotonic()
     assert omq.wait([one, two], 0.1) == []
-    assert 0.1 <= time.monotonic() - before < 1
+    assert 0.1 <= time.monotonic() - before < 5
     other.send(b"x")
     assert omq.wait([one, two, two], BOUND) == [two]
     push.send(b"y")
@@ -330,7 +330,7 @@ def test_wait_for_room(make, crew, endpoint, away):
     assert omq.wait([push, busy], 0, omq.POLL_OUT) == []
     before = time.monotonic()
     assert omq.wait([push, busy], 0.1, omq.POLL_OUT) == []
-    assert 0.1 <= time.monotonic() - before < 1
+    assert 0.1 <= time.monotonic() - before < 5
     found = []
     waiting = crew(lambda: found.extend(omq.wait([busy, push], BOUND, omq.POLL_OUT)))
     until(lambda: sleeps(waiting.native_id))

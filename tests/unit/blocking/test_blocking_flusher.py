@@ -18,7 +18,7 @@ from tests.unit.blocking.conftest import BOUND
 from tests.unit.conftest import needs_address_space
 
 ROUNDS = 60
-TAIL = 5.0  # seconds that a tail may take; a few milliseconds where nothing else runs
+TAIL = 10.0  # seconds that a tail may take; a few milliseconds where nothing else runs
 RECEIVER = """
 import mmap, sys, omq
 security = omq.CurveServer(sys.argv[2].encode()) if sys.argv[2] else None

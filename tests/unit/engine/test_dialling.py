@@ -175,19 +175,19 @@ async def test_linger_bounds_the_connection_too(make):
     """A server that takes nothing: the time counts from `disconnect`, and not again from the connection."""
     with listening() as server:
         server.setblocking(False)
-        push = make(omq.PUSH, linger=0.3)
+        push = make(omq.PUSH, linger=1)
         begun = time.monotonic()
         await visit(push, f"tcp://127.0.0.1:{port_of(server)}", bytes(32 << 20))
         (dialer,) = leaving(push)
         loop = asyncio.get_running_loop()
         connection, _ = await loop.sock_accept(server)
         with connection:
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.5)
             await loop.sock_sendall(connection, GREETING + ready(b"PULL"))
             await until(lambda: dialer.session is not None and dialer.session.state is ConnectionState.LEAVING)
             session = dialer.session
             await until(lambda: dialer.state is DialerState.CLOSED)
-            assert time.monotonic() - begun < 0.44
+            assert time.monotonic() - begun < 1.45
             assert session.state is ConnectionState.OVER
 
 
@@ -210,7 +210,7 @@ async def test_close_waits_no_longer_than_its_linger(make, absent):
     await visit(push, where, b"x")
     begun = time.monotonic()
     await push.close(linger=0.1)
-    assert 0.095 < time.monotonic() - begun < 2
+    assert 0.095 < time.monotonic() - begun < 5
     server.bind(where)
     await nothing_comes(server)
 

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -42,16 +43,36 @@ async def connected(make, kind, peer_type, **options):
     return socket, raw
 
 
+@pytest.fixture
+def wait(monkeypatch: pytest.MonkeyPatch) -> Callable[[omq.Socket, float], None]:
+    """A function that lets seconds pass for the heartbeats of a socket, which no slow machine makes longer."""
+    now = 0.0
+
+    class Clock:
+        def monotonic(self) -> float:
+            return now
+
+    def wait(socket: omq.Socket, seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        socket._engine.heartbeat._check()
+
+    monkeypatch.setattr(heartbeat, "time", Clock())
+    return wait
+
+
 # Asking
 
 
 @on_both_loops
-async def test_the_first_ping_comes_after_a_whole_interval_and_the_next_after_another(make):
-    _, raw = await connected(make, omq.PULL, b"PUSH", heartbeat_interval=0.2, heartbeat_timeout=5)
-    begun = time.monotonic()
-    for number in range(1, 4):
+async def test_the_first_ping_comes_after_a_whole_interval_and_the_next_after_another(make, wait):
+    pull, raw = await connected(make, omq.PULL, b"PUSH", heartbeat_interval=100, heartbeat_timeout=1000)
+    for _ in range(3):
+        sent = pull.peers[0].bytes_out
+        wait(pull, 99)
+        assert pull.peers[0].bytes_out == sent
+        wait(pull, 1)
         await next_command(raw, b"PING")
-        assert 0.2 * number - 0.03 < time.monotonic() - begun < 0.2 * number + 0.19
     raw.close()
 
 
@@ -117,29 +138,34 @@ async def test_an_unanswered_ping_ends_the_connection(make, endpoint, reports):
     begun = time.monotonic()
     await raw.read_all(timeout=5)
     # One interval until the PING, one until it counts as unanswered.
-    assert 0.17 < time.monotonic() - begun < 1
+    assert time.monotonic() - begun > 0.17
     await until(lambda: any(event[0] == "disconnected" for event in reports))
     assert any("heartbeat_timeout=0.1" in event[2] for event in reports if event[0] == "disconnected")
     raw.close()
 
 
 @on_both_loops
-@pytest.mark.parametrize(("interval", "timeout"), [(0.3, 0.05), (0.05, 0.3)])
-async def test_the_timeout_counts_from_the_ping(make, interval, timeout):
-    _, raw = await connected(make, omq.PULL, b"PUSH", heartbeat_interval=interval, heartbeat_timeout=timeout)
-    begun = time.monotonic()
-    await raw.read_all(timeout=5)
-    assert interval + timeout - 0.04 < time.monotonic() - begun < interval + timeout + 0.15
+@pytest.mark.parametrize(("interval", "timeout"), [(300, 50), (50, 300)])
+async def test_the_timeout_counts_from_the_ping(make, wait, interval, timeout):
+    pull, raw = await connected(make, omq.PULL, b"PUSH", heartbeat_interval=interval, heartbeat_timeout=timeout)
+    (session,) = pull._engine.sessions
+    for seconds in (interval, timeout - 1):
+        wait(pull, seconds)
+        await asyncio.sleep(0.005)  # turns in which the connection could end
+        await until(lambda: not session.peer.held_up)  # the kernel has all that was sent
+    assert len(pull.peers) == 1
+    wait(pull, 2)
+    await raw.read_all()
     raw.close()
 
 
 @on_both_loops
 @pytest.mark.parametrize("sign", ["pong", "message", "ping", "half a frame", "unknown command"])
-async def test_any_traffic_is_a_sign_of_life(make, sign):
-    pull, raw = await connected(make, omq.PULL, b"PUSH", heartbeat_interval=0.1, heartbeat_timeout=0.1)
+async def test_any_traffic_is_a_sign_of_life(make, wait, sign):
+    pull, raw = await connected(make, omq.PULL, b"PUSH", heartbeat_interval=100, heartbeat_timeout=100)
     drip = itertools.cycle([bytes([2]) + (10**6).to_bytes(8, "big"), *[b"x"] * 100])
-    begun = time.monotonic()
-    while time.monotonic() - begun < 0.4:
+    for _ in range(12):
+        received = pull.peers[0].bytes_in
         await raw.send(
             {
                 "pong": command(b"PONG"),
@@ -149,8 +175,12 @@ async def test_any_traffic_is_a_sign_of_life(make, sign):
                 "unknown command": command(b"NEWS"),
             }[sign]
         )
-        await asyncio.sleep(0.03)
+        await until(lambda received=received: pull.peers[0].bytes_in > received)
+        wait(pull, 60)
     assert len(pull.peers) == 1
+    while pull.peers:
+        wait(pull, 60)
+        await asyncio.sleep(0.01)
     raw.close()
 
 
@@ -161,21 +191,22 @@ async def test_a_peers_ttl_ends_its_idle_connection(make, reports):
     await raw.send(command(b"PING", b"\0\1"))
     begun = time.monotonic()
     await raw.read_all(timeout=5)
-    assert 0.07 < time.monotonic() - begun < 0.4
+    assert time.monotonic() - begun > 0.07
     await until(lambda: any(event[0] == "disconnected" for event in reports))
     assert any("0.1 s" in event[2] for event in reports if event[0] == "disconnected")
     raw.close()
 
 
 @on_both_loops
-async def test_a_peer_within_its_ttl_is_kept_and_may_take_it_back(make):
+async def test_a_peer_within_its_ttl_is_kept_and_may_take_it_back(make, wait):
     pull, raw = await connected(make, omq.PULL, b"PUSH")
-    begun = time.monotonic()
-    while time.monotonic() - begun < 0.5:
+    for _ in range(5):
         await raw.send(command(b"PING", b"\0\2"))
-        await asyncio.sleep(0.05)
+        await next_command(raw, b"PONG")
+        wait(pull, 0.15)
     await raw.send(command(b"PING", b"\0\0"))
-    await asyncio.sleep(0.5)
+    await next_command(raw, b"PONG")
+    wait(pull, 10)
     assert len(pull.peers) == 1
     raw.close()
 
@@ -215,10 +246,10 @@ async def test_no_false_timeouts_with_either_end_or_both_asking(make, one, other
 @on_both_loops
 async def test_a_loop_that_is_held_up_does_not_blame_its_peers(make, reports):
     """The answers came in time, and wait in the kernel while the application computes."""
-    pull, raw = await connected(make, omq.PULL, b"PUSH", heartbeat_interval=0.1)
+    pull, raw = await connected(make, omq.PULL, b"PUSH", heartbeat_interval=0.1, heartbeat_timeout=0.4)
     await next_command(raw, b"PING")
     await raw.send(command(b"PONG"))
-    time.sleep(0.5)  # noqa: ASYNC251
+    time.sleep(0.6)  # noqa: ASYNC251
     await asyncio.sleep(0.05)  # turns in which it could
     await raw.send(frames(b"here") + command(b"PONG"))
     assert await pull.recv(timeout=5) == b"here"

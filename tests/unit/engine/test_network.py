@@ -61,7 +61,7 @@ def test_closing_ends_a_connect_that_never_returns():
         assert monitor.recv(timeout=5).kind == "connect_delayed"
         begun = time.monotonic()
         push.close(linger=0)
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - begun < 10
         """
         )
         == []

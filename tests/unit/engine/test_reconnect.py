@@ -139,7 +139,7 @@ async def test_closing_with_nothing_to_deliver_dials_no_more(make, reports, free
     where = free_place
     push = make(omq.PUSH, connect=where, reconnect_interval=0.02)
     await until(lambda: any(event[0] == "connect_failed" for event in reports))
-    await asyncio.wait_for(push.close(linger=5), 1)
+    await asyncio.wait_for(push.close(linger=60), 10)
     seen = len(reports)
     await asyncio.sleep(0.06)
     assert len(reports) == seen

@@ -192,7 +192,7 @@ def test_the_loop_of_an_application_keeps_its_frequency(bus_options: dict[str, A
 
     ticks = Ticks(**bus_options)
     assert ticks.run() == 3
-    assert 0.45 < ticks.times[-1] - ticks.times[0] < 2
+    assert 0.45 < ticks.times[-1] - ticks.times[0] < 5
 
 
 def test_an_error_ends_it(bus_options: dict[str, Any]) -> None:

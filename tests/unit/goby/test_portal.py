@@ -307,7 +307,7 @@ def test_a_portal_closes_without_a_gobyd(portal: Twin, bus: Make, caplog: pytest
         until(lambda: not a.released)
         a.publish("g", "kept in vain")
         began = time.monotonic()
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
     assert "1 publications that were held are dropped" in caplog.text
 
 

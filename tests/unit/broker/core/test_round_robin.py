@@ -342,8 +342,8 @@ async def test_redeliveries_and_their_counts_survive_a_restart():
 
 async def test_messages_dropped_by_retention_leave_the_backlog():
     async with core() as broker:
-        topic = await prepared(broker, count=20, max_age=0.05)
-        await asyncio.sleep(0.06)  # all are older than max_age
+        topic = await prepared(broker, count=20, max_age=0.3)
+        await asyncio.sleep(0.31)  # all are older than max_age
         sink = RecordingSink()
         broker.consume(topic, sink, credit=100)
         await append(broker, topic, [b"new"])
@@ -356,12 +356,12 @@ async def test_messages_dropped_by_retention_leave_the_backlog():
 
 async def test_expired_messages_are_counted_and_logged_without_a_consumer(caplog):
     async with core() as broker:
-        topic = await prepared(broker, count=20, max_age=0.05, max_messages=20)
-        await asyncio.sleep(0.06)  # all are older than max_age
+        topic = await prepared(broker, count=20, max_age=0.3, max_messages=20)
+        await asyncio.sleep(0.31)  # all are older than max_age
         assert await append(broker, topic, [b"x"] * 5) == 21
         assert topic.stats()["expired"] == 20
         assert topic.unfinished == 5
-        assert "20 unfinished messages are older than max_age=0.05" in caplog.text
+        assert "20 unfinished messages are older than max_age=0.3" in caplog.text
 
 
 class Damaged:
@@ -536,19 +536,19 @@ async def test_each_ack_of_a_slow_consumer_extends_the_deadline():
     async with core() as broker:
         topic = await prepared(broker, count=8)
         slow, other = RecordingSink(), RecordingSink()
-        consumer = broker.consume(topic, slow, credit=8, ack_timeout=0.4)
+        consumer = broker.consume(topic, slow, credit=8, ack_timeout=0.8)
         await until(lambda: len(slow.got) == 8)
         slow.room_left = 0  # nothing comes back to it
         loop = asyncio.get_running_loop()
         began = loop.time()
         broker.consume(topic, other, credit=100)
         for id in (1, 3, 4, 5, 6, 7):  # the second one hangs
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.3)
             consumer.ack([(id, id)])
-        assert loop.time() - began > 2 * 0.4
+        assert loop.time() - began > 2 * 0.8
         assert other.ids == [2]
         await until(lambda: other.ids == [2, 8])
-        assert loop.time() - began > 6 * 0.15 + 0.3
+        assert loop.time() - began > 6 * 0.3 + 0.6
         assert slow.ids == list(range(1, 9))
 
 
@@ -581,7 +581,7 @@ async def test_scattered_late_acks_count():
     async with core() as broker:
         topic = await prepared(broker, count=6_000)
         sink = RecordingSink()
-        consumer = broker.consume(topic, sink, credit=6_000, ack_timeout=0.2)
+        consumer = broker.consume(topic, sink, credit=6_000, ack_timeout=0.6)
         await until(lambda: len(sink.got) == 6_000)
         consumer.ack([(id, id) for id in range(1, 6_001, 2)])
         await until(lambda: topic.backlog == 3_000)  # the others are overdue, and there is no consumer that takes them
@@ -673,7 +673,7 @@ async def test_a_consumer_that_hangs_is_charged_one_message_a_timeout():
     async with core() as broker:
         topic = await prepared(broker, count=0, max_deliveries=2, retry_delay=0)
         hung = RecordingSink()
-        broker.consume(topic, hung, ack_timeout=0.1, credit=20)
+        broker.consume(topic, hung, ack_timeout=0.5, credit=20)
         for number in range(20):  # deadlines of their own
             await append(broker, topic, [b"%d" % number])
         await until(lambda: len(hung.got) == 20)

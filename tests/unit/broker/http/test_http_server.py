@@ -121,31 +121,58 @@ async def test_an_invalid_address() -> None:
         await HttpServer(statistics).start("nowhere")
 
 
+class _Work:
+    """Counts steps of work, and the most of them between two turns of the loop."""
+
+    def __init__(self) -> None:
+        self.total = self._since = self.most = 0
+
+    def step(self) -> None:
+        self.total += 1
+        self._since += 1
+        self.most = max(self.most, self._since)
+
+    def turn(self) -> None:
+        self._since = 0
+
+
 @pytest.mark.alone
 @pytest.mark.parametrize("path", ["/topics.json", "/metrics"])
 async def test_other_requests_have_turns_while_many_topics_are_encoded(path: str) -> None:
-    """Collecting and encoding take half a second each here, and nothing else waits that long."""
-    looks = 0
+    """The loop has turns while topics are collected, and while an answer with them is encoded."""
+    shares: list[tuple[float, float]] = []
+    while not shares or (max(shares[-1]) >= 0.9 and len(shares) < 5):  # a busy machine spoils one of them, and not all
+        shares.append(await _longest_work(path))
+    assert max(shares[-1]) < 0.9, shares
+
+
+async def _longest_work(path: str) -> tuple[float, float]:
+    """Returns the largest parts of collecting and of encoding that were done in one turn of the loop."""
+    collecting, encoding, count, looks = _Work(), _Work(), 3000, 0
+
+    class Topic(dict[str, Any]):
+        def __getitem__(self, key: str) -> Any:
+            encoding.step()
+            return super().__getitem__(key)
 
     def topics() -> Iterator[TopicStats]:
         nonlocal looks
         looks += 1
-        for number in range(5000):
+        for number in range(count):
             end = time.perf_counter() + 0.0001
             while time.perf_counter() < end:
                 pass
-            yield topic(f"t{number}", number)
+            collecting.step()
+            yield Topic(topic(f"t{number}", number))  # type: ignore[misc]
 
     server = HttpServer(statistics, topics)
     url = await server.start("127.0.0.1:0")
-    longest = 0.0
 
     async def tick() -> None:
-        nonlocal longest
         while True:
-            before = time.perf_counter()
             await asyncio.sleep(0.001)
-            longest = max(longest, time.perf_counter() - before)
+            collecting.turn()
+            encoding.turn()
 
     ticking = asyncio.create_task(tick())
     try:
@@ -156,7 +183,7 @@ async def test_other_requests_have_turns_while_many_topics_are_encoded(path: str
         await server.close()
     assert min(answers) > 50_000
     assert looks <= 3, "who asks at once shares a look"
-    assert longest < 0.1
+    return collecting.most / count, encoding.most / (encoding.total / len(answers))
 
 
 async def test_a_page_asks_less_often_where_an_answer_takes_long() -> None:
