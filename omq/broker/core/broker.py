@@ -789,7 +789,8 @@ class CommitPublication(Publication):
     def __init__(
         self, broker: Broker, write: CommitStages, done: Callable[[CommitStages], None], alive: Callable[[], bool]
     ) -> None:
-        super().__init__(0, 0, sum(len(stage) + _STAGE_OVERHEAD_BYTES for stage in write.stages), alive)
+        memory = sum(len(stage) + _STAGE_OVERHEAD_BYTES for stage in write.stages)
+        super().__init__(0, 0, memory, alive, write.commit)
         self._broker = broker
         self._write = write
         self._done = done
@@ -810,6 +811,8 @@ class CommitPublication(Publication):
             return
         for id, (count, size) in write.grown.items() if full is None else ():
             self._broker.count_published(id, count, size)
+            if (grown := self._broker.topic_of(id)) is not None:
+                grown.published_as(self.key)
         self._done(write)
 
     def refuse(self, error: BrokerError) -> None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeGuard, TypeVar
 
+from omq._core import blocks
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.stats import CursorStats, GroupStats, SubscriptionStats, TopicStats
 from omq.broker.core.user_limits import UserLimits, UserUsage
@@ -305,7 +306,8 @@ class Topic:
             first_outstanding: The lowest sequence that the producer may repeat; 0 if it is not known.
             alive: Returns whether a client still waits for the answer. If not, a publication that waits for room is
                 dropped.
-            same_records: A repetition must have the records of the first append; otherwise it is refused.
+            same_records: A repetition of a single record must have the content of the first append; otherwise it is
+                refused.
         """
         try:
             if self.deleted:
@@ -321,6 +323,11 @@ class Topic:
             publication.submit()
         else:
             self.admission.admit(publication)
+
+    def published_as(self, key: Hashable | None) -> None:
+        """Continues the publications that repeat one that was stored; see `Publication.key`."""
+        if self.admission is not None and key is not None:
+            self.admission.submit_repetitions(key)
 
     def complete_append(self, write: Append, done: OnAppended) -> None:
         """Counts the records that the store has appended, and calls *done*."""
@@ -338,12 +345,14 @@ class Topic:
                 self.last = last
         done(write.first, None)
 
-    def has_records(self, first: int, records: bytes | memoryview) -> bool:
-        """Returns whether the records from an id on are these, or are no longer kept."""
+    def has_record(self, id: int, record: bytes | memoryview) -> bool:
+        """Returns whether a message has this content, in any order of its headers, or is no longer kept."""
         try:
             with self._store.store.read(self.id) as reader:
-                return all(found == records for _, found in reader.blocks(first, first + 1))
-        except StoreError:
+                return all(
+                    found == record or _content(found) == _content(record) for _, found in reader.blocks(id, id + 1)
+                )
+        except (StoreError, ValueError):  # `ValueError`: it is damaged
             return True
 
     def requeue_admission(self) -> TopicAdmission | None:
@@ -597,6 +606,12 @@ class Topic:
     readers_expired = 0
 
 
+def _content(record: bytes | memoryview) -> tuple[bytes, bytes | None, dict[str, bytes]]:
+    """Returns body, key and headers of a record."""
+    (message,) = blocks.decode(blocks.header(1, 1, 0, len(record)), record, "")
+    return message.body, message.key, message.headers
+
+
 class Publication:
     """Messages that are published together, and may have to wait for room.
 
@@ -605,15 +620,19 @@ class Publication:
         size: The bytes of the messages.
         memory: The bytes that the publication keeps in memory while it waits, without its objects.
         alive: Returns whether a client still waits for the answer. If not, a waiting publication is refused.
+        key: Equal for publications of which the store accepts only the first one; `None` for none.
     """
 
-    __slots__ = ("alive", "count", "held_bytes", "size")
+    __slots__ = ("alive", "count", "held_bytes", "key", "size")
 
     #: It reserves room when it is submitted, until `TopicAdmission.release`. Otherwise the store checks for room.
     reserves: ClassVar[bool] = False
     probing = False
 
-    def __init__(self, count: int, size: int, memory: int, alive: Callable[[], bool]) -> None:
+    def __init__(
+        self, count: int, size: int, memory: int, alive: Callable[[], bool], key: Hashable | None = None
+    ) -> None:
+        self.key = key
         self.held_bytes = HELD_OVERHEAD_BYTES + memory
         self.count = count
         self.size = size
@@ -664,7 +683,8 @@ class RecordsPublication(Publication):
         alive: Callable[[], bool],
         same_records: bool,
     ) -> None:
-        super().__init__(count, len(records), len(records), alive)
+        key = (producer, sequence) if producer and sequence else None
+        super().__init__(count, len(records), len(records), alive, key)
         self._same_records = same_records
         self._topic = topic
         self._records = records
@@ -676,11 +696,6 @@ class RecordsPublication(Publication):
         self.admission: TopicAdmission | None = None
         self.probing = False
         self._submitted = False
-
-    @property
-    def deduplicated(self) -> bool:
-        """Returns whether the store can detect a repetition of the records."""
-        return bool(self._producer and self._sequence)
 
     @property
     def decided(self) -> bool:
@@ -716,6 +731,7 @@ class RecordsPublication(Publication):
         self._answer(write)
         if self.admission is not None:
             self.admission.release(self.count, self.size)
+        topic.published_as(self.key)
 
     def _probed(self, write: Append) -> None:
         self._topic._store.waiting -= self.size
@@ -733,7 +749,7 @@ class RecordsPublication(Publication):
             return
         self._answered = True
         repeats = self._same_records and write.duplicate and write.error is None
-        if repeats and not self._topic.has_records(write.first, self._records):
+        if repeats and not self._topic.has_record(write.first, self._records):
             self._done(
                 0, TopicError(f"message {write.first} of {self._topic.name!r} has this message id, and other content")
             )
@@ -787,6 +803,7 @@ class TopicAdmission:
         self._scheduler = scheduler
         self._submitted = self._submitted_bytes = 0  # not answered by the store
         self._held: deque[Publication] = deque()  # waiting for room, oldest first
+        self._held_by_key: defaultdict[Hashable, list[Publication]] = defaultdict(list)
         self._held_bytes = 0
         self._polling = False
         self._log_limit = RateLimit()
@@ -842,9 +859,9 @@ class TopicAdmission:
         publication.admission = self
         if not self._held and self.has_room(publication.count, publication.size):
             self._submit(publication)
-        elif not self._blocks and not publication.deduplicated:
+        elif not self._blocks and publication.key is None:
             self._reject(publication)
-        elif (not self._blocks or self._hold(publication)) and publication.deduplicated:
+        elif (not self._blocks or self._hold(publication)) and publication.key is not None:
             publication.probe()  # a repetition needs no room
 
     def hold_or_reject(self, publication: Publication) -> None:
@@ -863,6 +880,8 @@ class TopicAdmission:
             waiting, where = self._scheduler.held.used, "all full topics"
         else:
             self._held.append(publication)
+            if publication.key is not None:
+                self._held_by_key[publication.key].append(publication)
             self._held_bytes += size
             self._scheduler.held.used += size
             self._topic.touch()
@@ -904,9 +923,16 @@ class TopicAdmission:
             else:
                 self._abandon(publication)
 
+    def submit_repetitions(self, key: Hashable) -> None:
+        """Submits the waiting publications with a key: one with this key was stored, so that they need no room."""
+        for publication in tuple(self._held_by_key.get(key, ())):
+            self._remove(publication)
+            self._submit(publication)
+
     def end(self, error: BrokerError | None) -> None:
         """Refuses all waiting publications; with `None` they get no answer, and clients repeat them after a restart."""
         held, self._held = self._held, deque()
+        self._held_by_key.clear()
         self._topic.touch()
         self._scheduler.held.used -= self._held_bytes
         self._held_bytes = 0
@@ -927,6 +953,11 @@ class TopicAdmission:
 
     def _remove(self, publication: Publication) -> None:
         self._held.remove(publication)
+        if publication.key is not None:
+            same = self._held_by_key[publication.key]
+            same.remove(publication)
+            if not same:
+                del self._held_by_key[publication.key]
         self._topic.touch()
         self._held_bytes -= publication.held_bytes
         self._scheduler.held.used -= publication.held_bytes

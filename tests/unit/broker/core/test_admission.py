@@ -139,3 +139,60 @@ async def test_a_failed_deletion_has_refused_the_waiting_publications():
             await job
         broker.store.store = store
         assert broker.topic(topic.name).stats()["blocked"] == 0
+
+
+@pytest.mark.parametrize("waits", [1, 3])
+async def test_repetitions_wait_no_longer_once_the_first_one_is_stored(waits):
+    async with core() as broker:
+        (topic,) = await full_topics(broker, 1)
+        jobs = [
+            asyncio.ensure_future(append(broker, topic, [body], producer=b"i", sequence=1, same_records=True))
+            for body in (BODY, *[BODY] * waits, b"other content")
+        ]
+        after = asyncio.ensure_future(append(broker, topic, [b"x"], producer=b"i", sequence=2))
+        await until(lambda: topic.stats()["blocked"] == waits + 3)
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, credit=100)
+        await until(lambda: sink.got)
+        consumer.ack([(1, 1)])  # room for one
+        *same, other = await asyncio.wait_for(asyncio.gather(*jobs, return_exceptions=True), 10)
+        assert same == [2] * (1 + waits)
+        assert isinstance(other, TopicError)
+        assert topic.stats()["blocked"] == 1
+        assert not after.done()
+        await until(lambda: len(sink.got) == 2)
+        consumer.ack([(2, 2)])
+        assert await after == 3
+        await until(lambda: len(sink.got) == 3)
+        assert broker.held.used == broker.store.waiting == 0
+
+
+async def test_a_repeated_commit_waits_no_longer_once_the_first_one_has_published():
+    async with core() as broker:
+        settings = {"max_messages": 2, "overflow": "block"}
+        topic = await broker.create("t", delivery="round-robin", persistence="weak", settings=settings)
+        await append(broker, topic, [b"1", b"2"])
+        await broker.store.do(Stage(topic.id, blocks.encode([b"a"]), 1, b"a"))
+        answers = []
+
+        def commit():
+            broker.commit(b"c", [b"a"], lambda id: True, answers.append)
+
+        commit()
+        await run_pending(broker)
+        large = asyncio.ensure_future(append(broker, topic, [b"x"] * 2))
+        await run_pending(broker)
+        commit()
+        await until(lambda: topic.stats()["blocked"] == 4)
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, credit=100)
+        await until(lambda: sink.got)
+        consumer.ack([(1, 1)])
+        await until(lambda: len(answers) == 2)
+        assert [write.error for write in answers] == [None, None]
+        assert answers[0].published == answers[1].published
+        assert not large.done()
+        await until(lambda: len(sink.got) == 3)
+        consumer.ack([(2, 3)])
+        assert await large == 4
+        assert broker.held.used == 0
