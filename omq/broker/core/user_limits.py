@@ -26,8 +26,8 @@ THROTTLE_DELAY_S: Final = 1.0
 #: Seconds of its rate that a user may publish at once. Longer than `THROTTLE_DELAY_S`, so that a client that repeats
 #: after this delay still publishes at its rate.
 _BURST_S: Final = 2.0
-#: Seconds for which an admitted client counts, until its handshake has finished.
-_HANDSHAKE_TIMEOUT_S: Final = 10.0
+#: Seconds within which a client must finish its handshake; an admitted one counts as long.
+HANDSHAKE_TIMEOUT_S: Final = 30.0
 #: Users that are known, above which those without connections and topics are forgotten.
 _MIN_KNOWN_USERS: Final = 1024
 #: The sizes of a user's topics are read at most for this part of the time.
@@ -173,7 +173,7 @@ class UserUsage:
         if limit is None:
             return
         now = time.monotonic()
-        while self._handshakes and self._handshakes[0] < now - _HANDSHAKE_TIMEOUT_S:
+        while self._handshakes and self._handshakes[0] < now - HANDSHAKE_TIMEOUT_S:
             self._handshakes.popleft()  # it has failed since
         if self.connections + len(self._handshakes) >= limit:
             raise HandshakeError(self._refused("connections", f"has {self.connections} connections"))

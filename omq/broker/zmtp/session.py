@@ -258,10 +258,8 @@ class ClientSession:
         self.alive = True
         self.broker = broker
         self.usage = broker.user_limits.of(user)
-        self.usage.connected()
         self.listing_lock = asyncio.Lock()
         self._transport = transport
-        self._over = False
         self._client: str | None = None  # the client id, after HELLO
         self._unanswered_bytes = 0  # of publications
         self._publishing: Counter[bytes] = Counter()  # unanswered publications and commits, by tag
@@ -400,9 +398,6 @@ class ClientSession:
 
     def connection_lost(self) -> None:
         """Ends the session of a connection that was closed. Idempotent."""
-        if not self._over:
-            self._over = True
-            self.usage.disconnected()
         self.alive = False
         self._reads.clear()
         self.end()

@@ -1233,18 +1233,6 @@ async def test_a_publisher_above_its_rate_is_answered_busy_later_and_its_order_s
         assert [answer[0] for answer in session.got] == [p.PUBLISHED] * 3
 
 
-async def test_a_connection_counts_until_it_ends():
-    async with core() as broker:
-        transport = SessionTransport(broker)
-        alice, bob = transport.session("alice"), transport.session("bob", client="f" * 32)
-        assert broker.user_limits.of("alice").connections == broker.user_limits.of("bob").connections == 1
-        alice.connection_lost()
-        alice.connection_lost()
-        assert broker.user_limits.of("alice").connections == 0
-        bob.end()
-        assert broker.user_limits.of("bob").connections == 1
-
-
 async def test_a_topic_beyond_the_limit_of_its_user_is_refused():
     async with core(user_limits=[UserLimit("alice", topics=1)]) as broker:
         alice = SessionTransport(broker).session("alice")
