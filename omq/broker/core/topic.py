@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeGuard, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeGuard, TypeVar
 
 from omq._core import blocks
 from omq.broker.core.permissions import Permissions
@@ -32,6 +32,7 @@ from omq.store.async_store import AsyncStore
 from omq.store.clock import wall
 from omq.store.errors import StoreError, TopicFull, UnknownTopic
 from omq.store.interface import MAX_MEMORY_BYTES, Append, Delivery, TopicState, Write
+from omq.unpatched import threading
 
 log = logging.getLogger("omq.broker")
 
@@ -189,13 +190,18 @@ class Topic:
         if overflow == "drop-oldest":
             max_messages = max_bytes = None
         admission = self.admission
-        owner = self.usage if self.usage is not None and self.usage.limit.bytes is not None else None
+        owner = self.limited_owner
         if max_messages is None and max_bytes is None and owner is None:
             self.admission = None
         elif admission is None:
             admission = self.admission = TopicAdmission(self, self._scheduler)
         if admission is not None:  # also one that is removed: its waiting publications continue
             admission.set_bounds(overflow, max_messages, max_bytes, owner)
+
+    @property
+    def limited_owner(self) -> UserUsage | None:
+        """The usage of its owner, if that has a limit of bytes."""
+        return self.usage if self.usage is not None and self.usage.limit.bytes is not None else None
 
     def owner_limits_changed(self) -> None:
         """Applies changed limits of the owner."""
@@ -392,6 +398,11 @@ class Topic:
         self.touch()
         self.published += count
         self.published_bytes += size
+
+    def count_moved(self, count: int, size: int) -> None:
+        """Counts messages that were committed or moved to the topic, of which `grown` is not notified yet."""
+        self.count_published(count, size)
+        self.last = max(self.last, self.state().last)
 
     def grown(self, last: int) -> None:
         """Makes messages up to *last* readable, and schedules their delivery."""
@@ -608,7 +619,8 @@ class Topic:
 
 def _content(record: bytes | memoryview) -> tuple[bytes, bytes | None, dict[str, bytes]]:
     """Returns body, key and headers of a record."""
-    (message,) = blocks.decode(blocks.header(1, 1, 0, len(record)), record, "")
+    messages: list[blocks.Message] = blocks.decode(blocks.header(1, 1, 0, len(record)), record, "")
+    (message,) = messages
     return message.body, message.key, message.headers
 
 
@@ -625,8 +637,6 @@ class Publication:
 
     __slots__ = ("alive", "count", "held_bytes", "key", "size")
 
-    #: It reserves room when it is submitted, until `TopicAdmission.release`. Otherwise the store checks for room.
-    reserves: ClassVar[bool] = False
     probing = False
 
     def __init__(
@@ -638,8 +648,12 @@ class Publication:
         self.size = size
         self.alive = alive
 
-    def submit(self) -> None:
-        """Submits the messages to the store."""
+    def submit(self, admission: TopicAdmission | None = None) -> None:
+        """Submits the messages to the store.
+
+        Args:
+            admission: It has reserved room for the messages, until `TopicAdmission.release`.
+        """
         raise NotImplementedError
 
     def refuse(self, error: BrokerError) -> None:
@@ -668,8 +682,6 @@ class RecordsPublication(Publication):
         "admission",
         "probing",
     )
-
-    reserves = True
 
     def __init__(
         self,
@@ -702,7 +714,7 @@ class RecordsPublication(Publication):
         """Returns whether the records were submitted to the store, or refused."""
         return self._submitted or self._answered
 
-    def submit(self) -> None:
+    def submit(self, admission: TopicAdmission | None = None) -> None:
         self._submitted = True
         self._append(self._stored)
 
@@ -801,6 +813,7 @@ class TopicAdmission:
         self._max_messages: int | None = None
         self._max_bytes: int | None = None
         self._scheduler = scheduler
+        self._lock = threading.Lock()
         self._submitted = self._submitted_bytes = 0  # not answered by the store
         self._held: deque[Publication] = deque()  # waiting for room, oldest first
         self._held_by_key: defaultdict[Hashable, list[Publication]] = defaultdict(list)
@@ -834,6 +847,11 @@ class TopicAdmission:
     def submitted_bytes(self) -> int:
         """The bytes that were submitted to the store, which has not answered them."""
         return self._submitted_bytes
+
+    @property
+    def has_waiting(self) -> bool:
+        """Returns whether publications wait for room."""
+        return bool(self._held)
 
     @property
     def blocked(self) -> int:
@@ -894,17 +912,28 @@ class TopicAdmission:
         return False
 
     def reserve(self, count: int, size: int) -> bool:
-        """Reserves room for messages that do not wait for it; returns whether there is room."""
-        if self._held or not self.has_room(count, size):
+        """Reserves room for messages that do not wait for it; returns whether there is room; in any thread."""
+        if not self.has_room(count, size):
             return False
-        self._submitted += count
-        self._submitted_bytes += size
+        self._reserve(count, size)
         return True
+
+    def _reserve(self, count: int, size: int) -> None:
+        with self._lock:
+            self._submitted += count
+            self._submitted_bytes += size
+        if self._owner is not None:
+            self._owner.add_bytes(size)
+
+    def take_back(self, count: int, size: int) -> None:
+        """Releases reserved room, and continues no waiting publication; in any thread."""
+        with self._lock:
+            self._submitted -= count
+            self._submitted_bytes -= size
 
     def release(self, count: int, size: int) -> None:
         """Releases the room that messages have reserved; the store has answered them."""
-        self._submitted -= count
-        self._submitted_bytes -= size
+        self.take_back(count, size)
         self.resume()
 
     def resume(self) -> None:
@@ -941,12 +970,8 @@ class TopicAdmission:
                 publication.refuse(error)
 
     def _submit(self, publication: Publication) -> None:
-        if publication.reserves:
-            self._submitted += publication.count
-            self._submitted_bytes += publication.size
-            if self._owner is not None:
-                self._owner.add_bytes(publication.size)
-        publication.submit()
+        self._reserve(publication.count, publication.size)
+        publication.submit(self)
 
     def _abandon(self, publication: Publication) -> None:
         publication.refuse(WrongState(f"the publisher gave up before topic {self._topic.name!r} had room"))

@@ -17,6 +17,7 @@ from omq.broker.core.permissions import ANY_CLIENT
 from omq.broker.errors import Busy, StoreFull
 from omq.errors import HandshakeError, UsageError
 from omq.serving.rate_limit import RateLimit
+from omq.unpatched import threading
 
 log = logging.getLogger("omq.broker")
 
@@ -105,12 +106,15 @@ class UserUsage:
     """
 
     __slots__ = (
-        "_bytes",
+        "_added",
+        "_added_before",
         "_credit",
         "_credit_at",
         "_handshakes",
+        "_lock",
         "_log_limit",
         "_measure_at",
+        "_measured",
         "connections",
         "creating",
         "limit",
@@ -125,8 +129,9 @@ class UserUsage:
         self.topics: dict[OwnedTopic, None] = {}
         self.creating = 0
         self._handshakes: deque[float] = deque()  # when clients were admitted that are not connected yet
-        # Of its topics, when they were measured, and published since: at least what they keep.
-        self._bytes = _UNKNOWN_BYTES
+        self._lock = threading.Lock()
+        self._measured = _UNKNOWN_BYTES  # the bytes of its topics, when they were measured
+        self._added = self._added_before = 0  # bytes that were published in all, and before the measurement
         self._measure_at = 0.0
         self._credit = _BURST_S * (limit.publish_byte_rate or 0)  # bytes; below 0 after a large publication
         self._credit_at = time.monotonic()
@@ -137,7 +142,7 @@ class UserUsage:
         if limit.publish_byte_rate != self.limit.publish_byte_rate:
             self._credit = _BURST_S * (limit.publish_byte_rate or 0)
         self.limit = limit
-        self._bytes, self._measure_at = _UNKNOWN_BYTES, 0.0  # without a limit, nothing is counted
+        self._measured, self._measure_at = _UNKNOWN_BYTES, 0.0  # without a limit, nothing is counted
         for topic in tuple(self.topics):
             topic.owner_limits_changed()
 
@@ -217,14 +222,27 @@ class UserUsage:
             return True
         began = time.monotonic()
         if began >= self._measure_at:
-            self._bytes = sum(topic.stored_bytes() for topic in tuple(self.topics))
+            added = self._added
+            measured = sum(topic.stored_bytes() for topic in tuple(self.topics))
+            with self._lock:
+                self._measured, self._added_before = measured, added
             now = time.monotonic()
             self._measure_at = now + _MEASURING_DIVISOR * (now - began)
         return self._bytes + size <= limit
 
+    @property
+    def _bytes(self) -> int:
+        """The bytes of its topics at the last measurement, and those published since: at least what they keep."""
+        with self._lock:
+            return self._measured + self._added - self._added_before
+
     def add_bytes(self, size: int) -> None:
-        """Counts bytes that are published to one of the user's topics. Dropped ones count until they are needed."""
-        self._bytes += size
+        """Counts bytes that are published to one of the user's topics; in any thread.
+
+        Dropped ones count until they are needed.
+        """
+        with self._lock:
+            self._added += size
 
     def no_room(self, topic: str, size: int) -> StoreFull:
         """Returns the error of a publication for which the user has no room."""
