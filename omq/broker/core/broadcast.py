@@ -331,6 +331,12 @@ class BroadcastTopic(Topic):
         for group in self.groups.values():
             group.end(error)
 
+    def reopen(self) -> None:
+        super().reopen()
+        for group in self.groups.values():
+            group.reopen()
+        self._schedule_trim()
+
     async def close(self) -> None:
         await super().close()
         for group in tuple(self.groups.values()):
@@ -594,6 +600,9 @@ class BroadcastTopic(Topic):
             self._cursors.setdefault(name, position)
             self._active.setdefault(name, active)
             self.touch()
+            if position >= 0:  # it may not be saved yet
+                self._dirty.setdefault(name, position)
+                self._schedule_save()
             raise
         if name not in self._cursors:
             self._stored_cursors.pop(name, None)
@@ -710,6 +719,7 @@ class BroadcastTopic(Topic):
                 self.groups[name] = group
                 self._groups_first = 0  # retention may have dropped messages meanwhile
                 group.reopen()
+                group.changed()  # what was to be saved meanwhile
             raise
         finally:
             del self._changing[name]

@@ -383,8 +383,8 @@ class Broker:
         try:
             await self.store.do(DeleteTopic(topic.id))
         except BrokerError:
-            topic.deleted = False
             self.topics[name] = topic
+            topic.reopen()
             raise
         finally:
             del self._changing[name], self._pending_targets[name]

@@ -76,6 +76,10 @@ class RoundRobinTopic(Topic):
     def end(self, error: BrokerError | None) -> None:
         self.work.end(error)
 
+    def reopen(self) -> None:
+        super().reopen()
+        self.work.reopen()
+
     async def close(self) -> None:
         await super().close()
         await self.work.queue.close()

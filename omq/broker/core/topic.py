@@ -421,6 +421,11 @@ class Topic:
         """Ends all readers."""
         raise NotImplementedError
 
+    def reopen(self) -> None:
+        """Continues after a deletion that has failed."""
+        self.deleted = False
+        self._schedule_save()
+
     def revoke_access(self, permissions: Permissions) -> None:
         """Ends the readers that *permissions* do not allow."""
         raise NotImplementedError
