@@ -588,9 +588,11 @@ class Broker:
         while moved < len(batch.moves):
             if moved and self.loop.time() >= end:
                 return moved, batch.moves[moved][0]
-            dead.begin_purge(batch.moves[-1][0])
             try:
-                write = await self.store.do(Requeue(dead.id, batch.moves[moved:]))
+                with dead.purging(batch.moves[-1][0]):
+                    write = await self.store.do(Requeue(dead.id, batch.moves[moved:]))
+                    moved += write.moved
+                    dead.shrunk(batch.moves[moved - 1][0])
             except Overrun as error:  # retention or a purge has dropped it
                 return moved, error.first
             except BrokerError as error:
@@ -599,11 +601,9 @@ class Broker:
                 if isinstance(error, TopicError):
                     raise TopicError(f"topic {dead.name!r}, or one of its dead letters', was deleted") from None
                 raise
-            moved += write.moved
             for id, (count, size) in write.grown.items():
                 if (target := self.topic_of(id)) is not None:
                     target.count_moved(count, size)
-            dead.shrunk()
         return moved, batch.next
 
     # ------------------------------------------------------------------ reading

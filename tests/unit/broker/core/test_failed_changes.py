@@ -120,3 +120,19 @@ async def test_the_cursor_of_a_durable_subscription_is_stored_after_its_failed_d
                 await topic.delete_durable("n")
         await topic.flushed()
         assert broker.store.store.cursors(topic.id) == {"n": 2}
+
+
+@pytest.mark.parametrize("change", ["purge", "requeue"])
+async def test_messages_that_a_failed_purge_has_left_count_as_lost_if_retention_drops_them(change):
+    async with core() as broker:
+        topic = await broker.create("t", persistence="weak", settings={"max_messages": 5})
+        await broker.create("other", persistence="weak")
+        await topic.make_group("g", "earliest")
+        await append(broker, topic, [b"%d" % number for number in range(1, 6)])
+        with full_disk(broker), pytest.raises(BrokerError, match="no space"):
+            await (broker.purge(topic, None) if change == "purge" else broker.requeue(topic, None, "other", str))
+        await append(broker, topic, [b"x"] * 3)
+        assert topic.stats()["expired"] == 3
+        await broker.purge(topic, 6)
+        await append(broker, topic, [b"x"] * 5)  # 4 to 6 were purged, and retention drops 7 and 8
+        assert topic.stats()["expired"] == 3 + 2
