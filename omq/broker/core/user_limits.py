@@ -276,7 +276,7 @@ class UserUsage:
         return rate is not None and self._refilled(rate) <= 0
 
     def publish_delay(self, size: int) -> float:
-        """Counts bytes that were published; returns the seconds for which the user must not publish more."""
+        """Counts bytes that were published, or 0; returns the seconds for which the user must not publish more."""
         rate = self.limit.publish_byte_rate
         if rate is None:
             return 0.0
