@@ -768,7 +768,7 @@ class Broker:
         return {
             "directory": None if self._directory is None else os.fspath(self._directory),
             "free": None if self._directory is None else _free(self._directory),
-            "full": self.store.full or log_store.full,
+            "full": self.store.full,
             "failed": None if broken is None else str(broken) or type(broken).__name__,
             "findings": [*log_store.findings, *damaged],
             "environments": {name: _environment(one) for name, one in stats.engines.items()},
