@@ -168,7 +168,10 @@ class Topic:
         self._saving: Write | None = None  # the last write of `_submit_save` that is not answered
         self._save_error: BrokerError | None = None  # of the last write
         self._retrying = False
-        self._flush_waiters: list[tuple[Write, Callable[[BrokerError | None], None]]] = []
+        self._saves = 0  # the number of writes of `_submit_save`
+        self._unanswered: dict[Write, int] = {}  # those that are not answered, and their number
+        #: What waits for the writes up to a number.
+        self._flush_waiters: deque[tuple[int, Callable[[BrokerError | None], None]]] = deque()
         self._flush_error: BrokerError | None = None  # reported to the waiting flushes
         # Cached statistics; `None` after a change.
         self._stats: TopicStats | None = None
@@ -450,6 +453,8 @@ class Topic:
 
     def _submit_save(self, write: Write) -> None:
         self._saving = write
+        self._saves += 1
+        self._unanswered[write] = self._saves
         self._store.submit(write, self._on_saved)
 
     def _on_saved(self, write: Write) -> None:
@@ -458,9 +463,12 @@ class Topic:
         if error is not None:
             self._restore_unsaved(write)
             self._flush_error = self._flush_error or error
-        # Several writes may be in progress: a flush waits for the last one, and reports the first error of any.
-        while self._flush_waiters and self._flush_waiters[0][0] is write:
-            self._flush_waiters.pop(0)[1](self._flush_error)
+        # Several writes may be in progress: a flush waits for all, and reports the first error of any. The store
+        # answers those of a deleted topic in any order.
+        del self._unanswered[write]
+        oldest = next(iter(self._unanswered.values()), self._saves + 1)
+        while self._flush_waiters and self._flush_waiters[0][0] < oldest:
+            self._flush_waiters.popleft()[1](self._flush_error)
         if self._saving is write or not self._flush_waiters:
             self._flush_error = None
         if self._saving is not write:
@@ -483,10 +491,10 @@ class Topic:
     def flush(self, done: Callable[[BrokerError | None], None]) -> None:
         """Calls *done* once all acknowledgements and positions so far are durable, or with the error."""
         self.save()
-        if self._saving is None:
-            done(self._save_error)
+        if self._unanswered:
+            self._flush_waiters.append((self._saves, done))
         else:
-            self._flush_waiters.append((self._saving, done))
+            done(self._save_error)
 
     async def flushed(self) -> None:
         """Waits until all acknowledgements and positions so far are durable; raises the error if they cannot be."""

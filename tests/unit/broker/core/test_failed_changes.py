@@ -136,3 +136,39 @@ async def test_messages_that_a_failed_purge_has_left_count_as_lost_if_retention_
         await broker.purge(topic, 6)
         await append(broker, topic, [b"x"] * 5)  # 4 to 6 were purged, and retention drops 7 and 8
         assert topic.stats()["expired"] == 3 + 2
+
+
+class LateStore(FailingStore):
+    """A store that is given the cursors of one durable subscription only at the end."""
+
+    def __init__(self, store, late):
+        super().__init__(store, None)
+        self.late = late
+        self.waiting = []
+
+    def submit_many(self, writes):
+        late = [write for write in writes if getattr(write, "name", None) == self.late]
+        self.waiting += late
+        self.store.submit_many([write for write in writes if write not in late])
+
+
+@pytest.mark.parametrize("late", ["a", "b"])
+async def test_a_flush_waits_for_all_writes_in_whatever_order_they_are_answered(late):
+    async with core() as broker:
+        topic = await broker.create("t", persistence="weak")
+        await append(broker, topic, [b"a"] * 3)
+        subscriptions = [broker.subscribe(topic, "earliest", RecordingSink(), name=name) for name in ("a", "b")]
+        await topic.flushed()
+        store = broker.store.store = LateStore(broker.store.store, late)
+        answers = []
+        for position in (1, 2):
+            for subscription in subscriptions:
+                subscription.move(position)
+            topic.flush(answers.append)
+        await run_pending(broker)
+        assert answers == []
+        broker.store.store = store.store
+        store.store.submit_many(store.waiting)
+        await until(lambda: len(answers) == 2)
+        assert answers == [None, None]
+        assert broker.store.store.cursors(topic.id) == {"a": 2, "b": 2}
