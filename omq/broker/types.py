@@ -176,6 +176,7 @@ class Delivery(Message):
             durable; it need not be awaited.
 
         Raises:
+            BrokerError: The broker has ended the consumer, and requeued the message.
             ClosedError: The consumer or the client is closed: the broker has requeued the message.
         """
         return self.consumer.acknowledge(self)
@@ -193,6 +194,7 @@ class Delivery(Message):
         Raises:
             ValueError: *delay* is not 0 to 4,000,000 seconds.
             TypeError: *delay* is not a number.
+            BrokerError: The broker has ended the consumer, and requeued the message.
             ClosedError: The consumer or the client is closed: the broker has requeued the message.
         """
         return self.consumer.retry(self, check_delay(delay))
@@ -204,6 +206,7 @@ class Delivery(Message):
             `None`; in asyncio an awaitable that waits until earlier acks are durable.
 
         Raises:
+            BrokerError: The broker has ended the consumer, and requeued the message.
             ClosedError: The consumer or the client is closed: the broker has requeued the message.
         """
         return self.consumer.progress(self)

@@ -18,9 +18,9 @@ from omq.cli.errors import error_text, errors_of_command
 from omq.cli.parameters import (
     FILE,
     LEVELS,
-    LOOPBACK,
     CommandWithSubcommands,
     NonEmptyPath,
+    is_loopback,
     is_reachable,
     log_format_option,
     progress_bar,
@@ -228,7 +228,7 @@ def log_warnings(config: Config) -> None:
             '--sexp has no mechanism: every client there is "*"',
             extra={"event": "open_listener", "listener": "sexp", "endpoint": config.sexp},
         )
-    if config.http and not parse_http_address(config.http)[0].startswith(LOOPBACK):
+    if config.http and not is_loopback(parse_http_address(config.http)[0]):
         LOG.warning(
             "the status page shows every topic's name to every client that reaches %s",
             config.http,

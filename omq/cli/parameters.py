@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import signal
 import sys
@@ -17,7 +18,6 @@ from omq.serving.address import parse_http_address
 from omq.serving.log import LOG_FORMATS
 
 LEVELS: Final = ("debug", "info", "warning", "error")
-LOOPBACK: Final = ("127.", "::1", "[::1]", "localhost")  # how hosts begin that other machines cannot reach
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -55,7 +55,16 @@ def log_format_option(function: _F) -> _F:
 def is_reachable(endpoint: str) -> bool:
     """Returns whether other machines can reach an endpoint."""
     scheme, _, address = endpoint.partition("://")
-    return scheme != "ipc" and not address.startswith(LOOPBACK)
+    host = address.partition("/")[0].rpartition(":")[0]
+    return scheme not in ("ipc", "inproc") and not is_loopback(host.removeprefix("[").removesuffix("]"))
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether other machines cannot reach a host, given by its name or address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 class CommandWithSubcommands(click.Command):

@@ -13,7 +13,7 @@ from typing import Final, Self
 from google.protobuf.message import Message
 
 import omq
-from omq.errors import ClosedError, ReceiveTimeout, UsageError
+from omq.errors import ClosedError, ReceiveTimeout, StateError, UsageError
 from omq.goby.config import read_gobyd
 from omq.goby.errors import Malformed
 from omq.goby.health import (
@@ -207,8 +207,13 @@ class Daemon:
         thread.start()
 
     def ready(self) -> None:
-        """Marks the started daemon as ready, which all clients wait for. Idempotent."""
-        assert self._manager is not None
+        """Marks the started daemon as ready, which all clients wait for. Idempotent.
+
+        Raises:
+            StateError: The daemon was not started.
+        """
+        if self._manager is None:
+            raise StateError("this daemon was not started: call start first")
         with self._lock:
             self._manager.set_ready()
         self._publish_release(self._sockets[1])

@@ -155,7 +155,7 @@ class Portal(PortalBase[Subscription]):
 
     Raises:
         UsageError: An argument is not valid; the text names it.
-        TypeError: An item of *schemes* is not a `Scheme`.
+        TypeError: *schemes* is not iterable, or an item is not a `Scheme`.
         ConnectError: No manager has answered in time, or the process that has answered is not a manager.
     """
 

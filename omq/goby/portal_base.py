@@ -362,7 +362,8 @@ class PortalBase(Generic[_Subscription]):
             ClosedError: The portal is closed.
         """
         # `wire_name` rejects bytes; their items would be numbers of schemes.
-        given: Iterable[Any] | None = [schemes] if isinstance(schemes, str | bytes | int) else schemes
+        is_single = isinstance(schemes, str | bytes) or not isinstance(schemes, Iterable | None)
+        given: Iterable[Any] | None = [schemes] if is_single else schemes  # type: ignore[assignment]
         wire = None if given is None else {self._schemes.wire_name(scheme) for scheme in given}
         return self._add(RegexHandler(group, type, wire, self._inbox_for(callback), callback))
 

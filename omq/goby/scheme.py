@@ -171,9 +171,15 @@ class Schemes:
 
     Args:
         custom: The custom schemes.
+
+    Raises:
+        UsageError: Two schemes have one name or one number.
+        TypeError: *custom* is not iterable, or an item is not a `Scheme`.
     """
 
     def __init__(self, custom: Iterable[Scheme] = ()) -> None:
+        if isinstance(custom, str | bytes) or not isinstance(custom, Iterable):
+            raise TypeError(f"schemes={custom!r:.80}: must be a list of omq.goby.Scheme, not {type(custom).__name__}")
         self._custom: list[Scheme] = []
         for scheme in custom:
             self.register(scheme)

@@ -49,7 +49,8 @@ class AsyncStore:
         error: Callable[[BaseException], BaseException] = lambda error: error,
     ) -> None:
         self.waiting = 0
-        self._full = False
+        self._full = False  # as the log has it
+        self._refusing = False  # the last result was a refusal for want of space
         self._refused = 0.0  # when a write was last refused for want of space
         self._failed = False  # the store has failed, and that was logged
         self._grown = grown
@@ -237,10 +238,10 @@ class AsyncStore:
 
     @property
     def full(self) -> bool:
-        """Returns whether the disk is full, or has refused a write for lack of space in the last 10 s."""
+        """Returns whether the disk is full."""
         if self._full:
             self._log_space(None)
-        return self._full
+        return self.store.full or (self._full and self._refusing)
 
     def _log_space(self, error: BaseException | None) -> None:
         """Logs once when the disk becomes full, has space again, or fails, however many writes are refused."""
@@ -254,7 +255,7 @@ class AsyncStore:
                 extra={"event": "store_failed", "reason": str(error)},
             )
         if full:
-            self._refused = time.monotonic()
+            self._refused, self._refusing = time.monotonic(), True
             if not self._full:
                 self._log.error("publishes are refused: %s", error, extra={"event": "store_full", "reason": str(error)})
             self._full = True
@@ -277,6 +278,7 @@ class AsyncStore:
                 continue
             self._outstanding -= len(item)
             if self._full and item[-1].error is None:
+                self._refusing = False
                 self._log_space(None)
             for write in item:
                 if write.error is not None:

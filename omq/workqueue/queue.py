@@ -51,7 +51,7 @@ class QueueOwner(Protocol):
 
     @property
     def deleted(self) -> bool:
-        """Returns whether the topic is deleted, or about to be."""
+        """Returns whether the topic is deleted, or about to be; that may fail."""
 
     def touch(self) -> None:
         """Reports that the numbers of the queue have changed."""
@@ -250,11 +250,10 @@ class WorkQueue:
 
     def requeue(self, piece: Range[InFlight]) -> None:
         """Returns messages of a consumer that has ended. They are ready at once, and the delivery counts."""
-        if not self._owner.deleted:
-            for part in self._valid(piece):
-                self._keep_tries(part)
-                if not self._dead_lettered(part):
-                    self._redeliver(part)
+        for part in self._valid(piece):
+            self._keep_tries(part)
+            if not self._dead_lettered(part):
+                self._redeliver(part)
 
     def retry(self, piece: Range[InFlight], delay: float | None = None) -> None:
         """Returns messages whose delivery has failed. They are ready after a delay, while others are delivered.
@@ -263,8 +262,6 @@ class WorkQueue:
             piece: The messages.
             delay: The delay in seconds; `None`: the owner's `retry_delay`.
         """
-        if self._owner.deleted:
-            return
         for part in self._valid(piece):
             self._keep_tries(part)
             if self._dead_lettered(part):
@@ -281,9 +278,8 @@ class WorkQueue:
     def requeue_uncounted(self, piece: Range[InFlight]) -> None:
         """Returns messages that their consumer has not begun: ready at once, and the delivery does not count."""
         self._owner.touch()
-        if not self._owner.deleted:
-            for part in self._valid(piece):
-                self._redeliver(part, part.value.tries - 1)
+        for part in self._valid(piece):
+            self._redeliver(part, part.value.tries - 1)
 
     def _valid(self, piece: Range[InFlight]) -> Iterable[Range[InFlight]]:
         """Returns those messages of a range that were not finished elsewhere while they were in flight."""
@@ -556,8 +552,8 @@ class WorkQueue:
                 log.error("topic %r: message %d cannot become a dead letter: %s", self._owner.name, id, error)
                 self._owner.damaged(id, id)
                 self.finish(id, id)
-            elif not self._owner.deleted:
-                # The disk is full, or the dead-letter topic was just deleted.
+            else:
+                # The disk is full, or a topic was just deleted; the deletion of the owner may still fail.
                 self._dead_letters.append(Range(id, id, letters[id]))
                 all_moved = False
             pending -= 1

@@ -39,7 +39,11 @@ class Daemon:
         await asyncio.shield(self._starting)
 
     def ready(self) -> None:
-        """Marks the started daemon as ready, which all clients wait for. Idempotent."""
+        """Marks the started daemon as ready, which all clients wait for. Idempotent.
+
+        Raises:
+            StateError: The daemon was not started.
+        """
         self._daemon.ready()
 
     async def close(self) -> None:

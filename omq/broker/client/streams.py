@@ -122,6 +122,7 @@ class SubscriptionBase(StreamBase[Message, _AckResult]):
             StateError: The subscription is not durable.
             TypeError: *message* is neither a message nor a whole number.
             ValueError: *message* is a negative id.
+            BrokerError: The broker has ended the subscription: `TakenOver` if another client has taken it over.
             ClosedError: The subscription or the client is closed.
         """
         if self._stream.name is None:
@@ -132,7 +133,7 @@ class SubscriptionBase(StreamBase[Message, _AckResult]):
         connection.check_usable()
         with connection.lock:
             if self._stream.ended:
-                raise ClosedError(f"the subscription of {self.topic!r} is closed")
+                raise self._stream.error or ClosedError(f"the subscription of {self.topic!r} is closed")
             connection.core.move(self._stream, message)
             connection.send_out()
         return self._ack_result()
@@ -150,6 +151,7 @@ class ConsumerBase(StreamBase[Delivery, _AckResult]):
         """Acknowledges several deliveries in one request; see `Delivery.ack`.
 
         Raises:
+            BrokerError: The broker has ended the consumer: others get its messages.
             ClosedError: The consumer or the client is closed.
         """
         self._ack_or_nack(list(deliveries), True)
@@ -165,6 +167,7 @@ class ConsumerBase(StreamBase[Delivery, _AckResult]):
         Raises:
             ValueError: *delay* is not 0 to 4,000,000 seconds.
             TypeError: *delay* is not a number.
+            BrokerError: The broker has ended the consumer: others get its messages.
             ClosedError: The consumer or the client is closed.
         """
         self._ack_or_nack(list(deliveries), False, check_delay(delay))
@@ -200,7 +203,8 @@ class ConsumerBase(StreamBase[Delivery, _AckResult]):
 
     def _check_open(self) -> None:
         if self._stream.ended:
-            raise ClosedError(f"the consumer of {self.topic!r} is closed: others get its messages")
+            closed = ClosedError(f"the consumer of {self.topic!r} is closed: others get its messages")
+            raise self._stream.error or closed
 
     def _is_current(self, message: Delivery) -> bool:
         if message.session != self._connection.core.session:
@@ -213,7 +217,7 @@ class ConsumerBase(StreamBase[Delivery, _AckResult]):
         if not stream.may_be_redelivered(block[2]):
             return found
         if done := [one for one in found if stream.is_acked(one.id)]:
-            with contextlib.suppress(ClosedError):
+            with contextlib.suppress(ClosedError, BrokerError):
                 self._ack_or_nack(done, True)  # the broker has not received it
         return [one for one in found if not stream.is_acked(one.id)]
 

@@ -158,6 +158,7 @@ class BroadcastTopic(Topic):
         self._dirty_groups: dict[str, None] = {}
         self._groups_first = state.first  # the oldest id, as far as the groups know
         self._purged = 0  # the last id that was purged or requeued
+        self._purging: list[int] = []  # the last ids of purges and requeues that are not answered
         for group in groups:
             self._add_group(group, state)
         #: The durable subscription of `retain_for`; it exists as long as the topic does.
@@ -330,6 +331,12 @@ class BroadcastTopic(Topic):
             self._end(subscription, error)
         for group in self.groups.values():
             group.end(error)
+
+    def reopen(self) -> None:
+        super().reopen()
+        for group in self.groups.values():
+            group.reopen()
+        self._schedule_trim()
 
     async def close(self) -> None:
         await super().close()
@@ -544,15 +551,26 @@ class BroadcastTopic(Topic):
 
     async def purge(self, up_to: int) -> int:
         self.check_not_retained()
-        self.begin_purge(up_to)
-        write = await self._store.do(Trim(self.id, up_to + 1))
-        self.shrunk()
+        with self.purging(up_to):
+            write = await self._store.do(Trim(self.id, up_to + 1))
+            self.shrunk(up_to)
         return write.dropped
 
-    def begin_purge(self, up_to: int) -> None:
-        """Takes account of messages up to an id that will be purged or requeued: the groups do not lose them."""
+    @contextlib.contextmanager
+    def purging(self, up_to: int) -> Iterator[None]:
+        """Takes account of messages that the block may purge or requeue: groups do not count them as lost.
+
+        The block calls `shrunk` with the last one that it has.
+
+        Args:
+            up_to: The id of the last one.
+        """
         self.refresh()
-        self._purged = max(self._purged, up_to)
+        self._purging.append(up_to)
+        try:
+            yield
+        finally:
+            self._purging.remove(up_to)
 
     def check_not_retained(self) -> None:
         """Raises `TopicError` if the topic keeps its messages for readers (`retention` or `retain_for`)."""
@@ -567,8 +585,9 @@ class BroadcastTopic(Topic):
                 "durable subscription acknowledges them, not before"
             )
 
-    def shrunk(self) -> None:
-        """Takes account of messages that the store has dropped."""
+    def shrunk(self, purged: int = 0) -> None:
+        """Takes account of messages that the store has dropped; *purged*: the last one that was purged or requeued."""
+        self._purged = max(self._purged, purged)
         self.touch()
         if self.admission is not None:
             self.admission.resume()
@@ -594,6 +613,9 @@ class BroadcastTopic(Topic):
             self._cursors.setdefault(name, position)
             self._active.setdefault(name, active)
             self.touch()
+            if position >= 0:  # it may not be saved yet
+                self._dirty.setdefault(name, position)
+                self._schedule_save()
             raise
         if name not in self._cursors:
             self._stored_cursors.pop(name, None)
@@ -710,6 +732,7 @@ class BroadcastTopic(Topic):
                 self.groups[name] = group
                 self._groups_first = 0  # retention may have dropped messages meanwhile
                 group.reopen()
+                group.changed()  # what was to be saved meanwhile
             raise
         finally:
             del self._changing[name]
@@ -774,8 +797,9 @@ class BroadcastTopic(Topic):
         if first > self._groups_first:
             self._groups_first = first
             self.touch()
+            purged = max(self._purged, *self._purging, 0)
             for group in self.groups.values():
-                group.queue.expire(min(first, self._purged + 1))
+                group.queue.expire(min(first, purged + 1))
                 group.expire(first, "retention", "were dropped by retention")
 
     # ------------------------------------------------------------------ inactive readers

@@ -20,7 +20,7 @@ from omq.broker.core.requeue import RequeueBatch
 from omq.broker.core.round_robin import RoundRobinTopic
 from omq.broker.core.sink import ClientInfo, Sink, client_fields, client_text
 from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats, TopicStats
-from omq.broker.core.topic import HeldBytes, Publication, Topic, check_waiting
+from omq.broker.core.topic import HeldBytes, Publication, Topic, TopicAdmission, check_waiting
 from omq.broker.core.topic_consumer import TopicConsumer
 from omq.broker.core.user_limits import UserLimit, UserLimits
 from omq.broker.errors import BrokerError, Damaged, Overrun, TopicError, broker_error
@@ -383,8 +383,8 @@ class Broker:
         try:
             await self.store.do(DeleteTopic(topic.id))
         except BrokerError:
-            topic.deleted = False
             self.topics[name] = topic
+            topic.reopen()
             raise
         finally:
             del self._changing[name], self._pending_targets[name]
@@ -465,20 +465,13 @@ class Broker:
             BrokerFailed: The broker is stopping.
         """
         check_waiting(self, self.store, 0)
-        write = CommitStages(commit, stages, may=may, has_room=self._has_room)
-        CommitPublication(self, write, done, alive).submit()
-
-    def _has_room(self, topic_id: int, count: int, size: int) -> bool:
-        """Returns whether a topic has room for *count* messages of *size* bytes; in any thread."""
-        topic = self._by_id.get(topic_id)
-        admission = None if topic is None else topic.admission
-        return admission is None or admission.has_room(count, size)
+        CommitPublication(self, CommitStages(commit, stages, may=may), done, alive).submit()
 
     def count_published(self, id: int, count: int, size: int) -> None:
-        """Counts messages that a commit or a move to the dead letters has added to a topic."""
+        """Counts messages that were moved to a dead-letter topic."""
         topic = self._by_id.get(id)
         if topic is not None:
-            topic.count_published(count, size)
+            topic.count_moved(count, size)
             if topic.usage is not None:
                 topic.usage.add_bytes(size)
 
@@ -595,9 +588,11 @@ class Broker:
         while moved < len(batch.moves):
             if moved and self.loop.time() >= end:
                 return moved, batch.moves[moved][0]
-            dead.begin_purge(batch.moves[-1][0])
             try:
-                write = await self.store.do(Requeue(dead.id, batch.moves[moved:]))
+                with dead.purging(batch.moves[-1][0]):
+                    write = await self.store.do(Requeue(dead.id, batch.moves[moved:]))
+                    moved += write.moved
+                    dead.shrunk(batch.moves[moved - 1][0])
             except Overrun as error:  # retention or a purge has dropped it
                 return moved, error.first
             except BrokerError as error:
@@ -606,10 +601,9 @@ class Broker:
                 if isinstance(error, TopicError):
                     raise TopicError(f"topic {dead.name!r}, or one of its dead letters', was deleted") from None
                 raise
-            moved += write.moved
             for id, (count, size) in write.grown.items():
-                self.count_published(id, count, size)
-            dead.shrunk()
+                if (target := self.topic_of(id)) is not None:
+                    target.count_moved(count, size)
         return moved, batch.next
 
     # ------------------------------------------------------------------ reading
@@ -774,7 +768,7 @@ class Broker:
         return {
             "directory": None if self._directory is None else os.fspath(self._directory),
             "free": None if self._directory is None else _free(self._directory),
-            "full": self.store.full or log_store.full,
+            "full": self.store.full,
             "failed": None if broken is None else str(broken) or type(broken).__name__,
             "findings": [*log_store.findings, *damaged],
             "environments": {name: _environment(one) for name, one in stats.engines.items()},
@@ -784,23 +778,50 @@ class Broker:
 class CommitPublication(Publication):
     """A commit; it waits for room if the store finds a topic full. See `Broker.commit`."""
 
-    __slots__ = ("_broker", "_done", "_write")
+    __slots__ = ("_broker", "_done", "_reserved", "_write")
 
     def __init__(
         self, broker: Broker, write: CommitStages, done: Callable[[CommitStages], None], alive: Callable[[], bool]
     ) -> None:
-        super().__init__(0, 0, sum(len(stage) + _STAGE_OVERHEAD_BYTES for stage in write.stages), alive)
+        memory = sum(len(stage) + _STAGE_OVERHEAD_BYTES for stage in write.stages)
+        super().__init__(0, 0, memory, alive, write.commit)
         self._broker = broker
         self._write = write
         self._done = done
+        #: The messages and bytes for which it has reserved room.
+        self._reserved: dict[TopicAdmission, tuple[int, int]] = {}
 
-    def submit(self) -> None:
+    def submit(self, admission: TopicAdmission | None = None) -> None:
+        if admission is not None:
+            self._reserved[admission] = self.count, self.size
         first = self._write
-        write = CommitStages(first.commit, first.stages, may=first.may, has_room=first.has_room)
+        write = CommitStages(first.commit, first.stages, may=first.may, has_room=self._has_room)
         self._broker.store.submit(write, self._committed)
+
+    def _has_room(self, topic_id: int, count: int, size: int) -> bool:
+        """Reserves room for messages of a topic; returns whether there is room; in the store's thread.
+
+        The store may ask again, and other commits may follow before this one is answered.
+        """
+        topic = self._broker.topic_of(topic_id)
+        admission = None if topic is None else topic.admission
+        if admission is None or self._reserved.get(admission) == (count, size):
+            return True
+        if admission in self._reserved:
+            admission.take_back(*self._reserved.pop(admission))
+        if not admission.reserve(count, size):
+            return False
+        self._reserved[admission] = count, size
+        return True
 
     def _committed(self, write: CommitStages) -> None:
         full = write.error
+        for id, (count, size) in write.grown.items() if full is None else ():
+            if (grown := self._broker.topic_of(id)) is not None:
+                grown.count_moved(count, size)
+        reserved, self._reserved = self._reserved, {}
+        for admission, room in reserved.items():
+            admission.release(*room)
         if isinstance(full, TopicFull) and (topic := self._broker.topic_of(full.topic_id)) is not None:
             self.count, self.size = full.count, full.size
             if topic.admission is None:  # it was altered meanwhile
@@ -808,9 +829,10 @@ class CommitPublication(Publication):
             else:
                 topic.admission.hold_or_reject(self)
             return
-        for id, (count, size) in write.grown.items() if full is None else ():
-            self._broker.count_published(id, count, size)
         self._done(write)
+        for id in write.grown if full is None else ():
+            if (grown := self._broker.topic_of(id)) is not None:
+                grown.published_as(self.key)
 
     def refuse(self, error: BrokerError) -> None:
         self._write.error = error

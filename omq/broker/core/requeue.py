@@ -75,7 +75,7 @@ class RequeueBatch:
             self._admissions[target] = target.requeue_admission()
         admission = self._admissions[target]
         if admission is not None:
-            if not admission.reserve(1, size):
+            if admission.has_waiting or not admission.reserve(1, size):
                 raise StoreFull(f"topic {target.name!r} is full: no room for dead letter {message.id}")
             count, before = self._reserved.get(admission, (0, 0))
             self._reserved[admission] = count + 1, before + size

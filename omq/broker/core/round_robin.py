@@ -31,6 +31,7 @@ class RoundRobinTopic(Topic):
     ) -> None:
         super().__init__(state, store, scheduler)
         self._drops_oldest = overflow_of(self.delivery, self.settings) == "drop-oldest"
+        self._requeue_admission = TopicAdmission(self, scheduler)  # while the topic drops its oldest messages
         self.dropped = 0
         self.work = TopicQueue(
             self,
@@ -74,6 +75,10 @@ class RoundRobinTopic(Topic):
 
     def end(self, error: BrokerError | None) -> None:
         self.work.end(error)
+
+    def reopen(self) -> None:
+        super().reopen()
+        self.work.reopen()
 
     async def close(self) -> None:
         await super().close()
@@ -126,9 +131,13 @@ class RoundRobinTopic(Topic):
         if not self._drops_oldest:
             return self.admission
         # Requeued messages need room, as otherwise others would become dead letters in their place.
-        admission = TopicAdmission(self, self._scheduler)
-        admission.set_bounds("reject", self.settings.get("max_messages"), self.settings.get("max_bytes"))
-        return admission
+        self._requeue_admission.set_bounds(
+            "reject", self.settings.get("max_messages"), self.settings.get("max_bytes"), self.limited_owner
+        )
+        return self._requeue_admission
+
+    def stored_bytes(self) -> int:
+        return super().stored_bytes() + self._requeue_admission.submitted_bytes
 
     async def purge(self, up_to: int) -> int:
         """Drops the waiting messages up to an id; those in flight stay with their consumers."""

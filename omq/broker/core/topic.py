@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeGuard, TypeVar
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeGuard, TypeVar
 
+from omq._core import blocks
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.stats import CursorStats, GroupStats, SubscriptionStats, TopicStats
 from omq.broker.core.user_limits import UserLimits, UserUsage
@@ -31,6 +32,7 @@ from omq.store.async_store import AsyncStore
 from omq.store.clock import wall
 from omq.store.errors import StoreError, TopicFull, UnknownTopic
 from omq.store.interface import MAX_MEMORY_BYTES, Append, Delivery, TopicState, Write
+from omq.unpatched import threading
 
 log = logging.getLogger("omq.broker")
 
@@ -166,7 +168,10 @@ class Topic:
         self._saving: Write | None = None  # the last write of `_submit_save` that is not answered
         self._save_error: BrokerError | None = None  # of the last write
         self._retrying = False
-        self._flush_waiters: list[tuple[Write, Callable[[BrokerError | None], None]]] = []
+        self._saves = 0  # the number of writes of `_submit_save`
+        self._unanswered: dict[Write, int] = {}  # those that are not answered, and their number
+        #: What waits for the writes up to a number.
+        self._flush_waiters: deque[tuple[int, Callable[[BrokerError | None], None]]] = deque()
         self._flush_error: BrokerError | None = None  # reported to the waiting flushes
         # Cached statistics; `None` after a change.
         self._stats: TopicStats | None = None
@@ -188,13 +193,18 @@ class Topic:
         if overflow == "drop-oldest":
             max_messages = max_bytes = None
         admission = self.admission
-        owner = self.usage if self.usage is not None and self.usage.limit.bytes is not None else None
+        owner = self.limited_owner
         if max_messages is None and max_bytes is None and owner is None:
             self.admission = None
         elif admission is None:
             admission = self.admission = TopicAdmission(self, self._scheduler)
         if admission is not None:  # also one that is removed: its waiting publications continue
             admission.set_bounds(overflow, max_messages, max_bytes, owner)
+
+    @property
+    def limited_owner(self) -> UserUsage | None:
+        """The usage of its owner, if that has a limit of bytes."""
+        return self.usage if self.usage is not None and self.usage.limit.bytes is not None else None
 
     def owner_limits_changed(self) -> None:
         """Applies changed limits of the owner."""
@@ -305,7 +315,8 @@ class Topic:
             first_outstanding: The lowest sequence that the producer may repeat; 0 if it is not known.
             alive: Returns whether a client still waits for the answer. If not, a publication that waits for room is
                 dropped.
-            same_records: A repetition must have the records of the first append; otherwise it is refused.
+            same_records: A repetition of a single record must have the content of the first append; otherwise it is
+                refused.
         """
         try:
             if self.deleted:
@@ -321,6 +332,11 @@ class Topic:
             publication.submit()
         else:
             self.admission.admit(publication)
+
+    def published_as(self, key: Hashable | None) -> None:
+        """Continues the publications that repeat one that was stored; see `Publication.key`."""
+        if self.admission is not None and key is not None:
+            self.admission.submit_repetitions(key)
 
     def complete_append(self, write: Append, done: OnAppended) -> None:
         """Counts the records that the store has appended, and calls *done*."""
@@ -338,12 +354,14 @@ class Topic:
                 self.last = last
         done(write.first, None)
 
-    def has_records(self, first: int, records: bytes | memoryview) -> bool:
-        """Returns whether the records from an id on are these, or are no longer kept."""
+    def has_record(self, id: int, record: bytes | memoryview) -> bool:
+        """Returns whether a message has this content, in any order of its headers, or is no longer kept."""
         try:
             with self._store.store.read(self.id) as reader:
-                return all(found == records for _, found in reader.blocks(first, first + 1))
-        except StoreError:
+                return all(
+                    found == record or _content(found) == _content(record) for _, found in reader.blocks(id, id + 1)
+                )
+        except (StoreError, ValueError):  # `ValueError`: it is damaged
             return True
 
     def requeue_admission(self) -> TopicAdmission | None:
@@ -384,6 +402,11 @@ class Topic:
         self.published += count
         self.published_bytes += size
 
+    def count_moved(self, count: int, size: int) -> None:
+        """Counts messages that were committed or moved to the topic, of which `grown` is not notified yet."""
+        self.count_published(count, size)
+        self.last = max(self.last, self.state().last)
+
     def grown(self, last: int) -> None:
         """Makes messages up to *last* readable, and schedules their delivery."""
         self.touch()
@@ -400,6 +423,11 @@ class Topic:
     def end(self, error: BrokerError | None) -> None:
         """Ends all readers."""
         raise NotImplementedError
+
+    def reopen(self) -> None:
+        """Continues after a deletion that has failed."""
+        self.deleted = False
+        self._schedule_save()
 
     def revoke_access(self, permissions: Permissions) -> None:
         """Ends the readers that *permissions* do not allow."""
@@ -425,6 +453,8 @@ class Topic:
 
     def _submit_save(self, write: Write) -> None:
         self._saving = write
+        self._saves += 1
+        self._unanswered[write] = self._saves
         self._store.submit(write, self._on_saved)
 
     def _on_saved(self, write: Write) -> None:
@@ -433,9 +463,12 @@ class Topic:
         if error is not None:
             self._restore_unsaved(write)
             self._flush_error = self._flush_error or error
-        # Several writes may be in progress: a flush waits for the last one, and reports the first error of any.
-        while self._flush_waiters and self._flush_waiters[0][0] is write:
-            self._flush_waiters.pop(0)[1](self._flush_error)
+        # Several writes may be in progress: a flush waits for all, and reports the first error of any. The store
+        # answers those of a deleted topic in any order.
+        del self._unanswered[write]
+        oldest = next(iter(self._unanswered.values()), self._saves + 1)
+        while self._flush_waiters and self._flush_waiters[0][0] < oldest:
+            self._flush_waiters.popleft()[1](self._flush_error)
         if self._saving is write or not self._flush_waiters:
             self._flush_error = None
         if self._saving is not write:
@@ -458,10 +491,10 @@ class Topic:
     def flush(self, done: Callable[[BrokerError | None], None]) -> None:
         """Calls *done* once all acknowledgements and positions so far are durable, or with the error."""
         self.save()
-        if self._saving is None:
-            done(self._save_error)
+        if self._unanswered:
+            self._flush_waiters.append((self._saves, done))
         else:
-            self._flush_waiters.append((self._saving, done))
+            done(self._save_error)
 
     async def flushed(self) -> None:
         """Waits until all acknowledgements and positions so far are durable; raises the error if they cannot be."""
@@ -597,6 +630,13 @@ class Topic:
     readers_expired = 0
 
 
+def _content(record: bytes | memoryview) -> tuple[bytes, bytes | None, dict[str, bytes]]:
+    """Returns body, key and headers of a record."""
+    messages: list[blocks.Message] = blocks.decode(blocks.header(1, 1, 0, len(record)), record, "")
+    (message,) = messages
+    return message.body, message.key, message.headers
+
+
 class Publication:
     """Messages that are published together, and may have to wait for room.
 
@@ -605,22 +645,28 @@ class Publication:
         size: The bytes of the messages.
         memory: The bytes that the publication keeps in memory while it waits, without its objects.
         alive: Returns whether a client still waits for the answer. If not, a waiting publication is refused.
+        key: Equal for publications of which the store accepts only the first one; `None` for none.
     """
 
-    __slots__ = ("alive", "count", "held_bytes", "size")
+    __slots__ = ("alive", "count", "held_bytes", "key", "size")
 
-    #: It reserves room when it is submitted, until `TopicAdmission.release`. Otherwise the store checks for room.
-    reserves: ClassVar[bool] = False
     probing = False
 
-    def __init__(self, count: int, size: int, memory: int, alive: Callable[[], bool]) -> None:
+    def __init__(
+        self, count: int, size: int, memory: int, alive: Callable[[], bool], key: Hashable | None = None
+    ) -> None:
+        self.key = key
         self.held_bytes = HELD_OVERHEAD_BYTES + memory
         self.count = count
         self.size = size
         self.alive = alive
 
-    def submit(self) -> None:
-        """Submits the messages to the store."""
+    def submit(self, admission: TopicAdmission | None = None) -> None:
+        """Submits the messages to the store.
+
+        Args:
+            admission: It has reserved room for the messages, until `TopicAdmission.release`.
+        """
         raise NotImplementedError
 
     def refuse(self, error: BrokerError) -> None:
@@ -650,8 +696,6 @@ class RecordsPublication(Publication):
         "probing",
     )
 
-    reserves = True
-
     def __init__(
         self,
         topic: Topic,
@@ -664,7 +708,8 @@ class RecordsPublication(Publication):
         alive: Callable[[], bool],
         same_records: bool,
     ) -> None:
-        super().__init__(count, len(records), len(records), alive)
+        key = (producer, sequence) if producer and sequence else None
+        super().__init__(count, len(records), len(records), alive, key)
         self._same_records = same_records
         self._topic = topic
         self._records = records
@@ -678,16 +723,11 @@ class RecordsPublication(Publication):
         self._submitted = False
 
     @property
-    def deduplicated(self) -> bool:
-        """Returns whether the store can detect a repetition of the records."""
-        return bool(self._producer and self._sequence)
-
-    @property
     def decided(self) -> bool:
         """Returns whether the records were submitted to the store, or refused."""
         return self._submitted or self._answered
 
-    def submit(self) -> None:
+    def submit(self, admission: TopicAdmission | None = None) -> None:
         self._submitted = True
         self._append(self._stored)
 
@@ -716,6 +756,7 @@ class RecordsPublication(Publication):
         self._answer(write)
         if self.admission is not None:
             self.admission.release(self.count, self.size)
+        topic.published_as(self.key)
 
     def _probed(self, write: Append) -> None:
         self._topic._store.waiting -= self.size
@@ -733,7 +774,7 @@ class RecordsPublication(Publication):
             return
         self._answered = True
         repeats = self._same_records and write.duplicate and write.error is None
-        if repeats and not self._topic.has_records(write.first, self._records):
+        if repeats and not self._topic.has_record(write.first, self._records):
             self._done(
                 0, TopicError(f"message {write.first} of {self._topic.name!r} has this message id, and other content")
             )
@@ -785,8 +826,10 @@ class TopicAdmission:
         self._max_messages: int | None = None
         self._max_bytes: int | None = None
         self._scheduler = scheduler
+        self._lock = threading.Lock()
         self._submitted = self._submitted_bytes = 0  # not answered by the store
         self._held: deque[Publication] = deque()  # waiting for room, oldest first
+        self._held_by_key: defaultdict[Hashable, list[Publication]] = defaultdict(list)
         self._held_bytes = 0
         self._polling = False
         self._log_limit = RateLimit()
@@ -819,6 +862,11 @@ class TopicAdmission:
         return self._submitted_bytes
 
     @property
+    def has_waiting(self) -> bool:
+        """Returns whether publications wait for room."""
+        return bool(self._held)
+
+    @property
     def blocked(self) -> int:
         """The number of messages that wait for room."""
         return sum(publication.count for publication in self._held)
@@ -842,9 +890,9 @@ class TopicAdmission:
         publication.admission = self
         if not self._held and self.has_room(publication.count, publication.size):
             self._submit(publication)
-        elif not self._blocks and not publication.deduplicated:
+        elif not self._blocks and publication.key is None:
             self._reject(publication)
-        elif (not self._blocks or self._hold(publication)) and publication.deduplicated:
+        elif (not self._blocks or self._hold(publication)) and publication.key is not None:
             publication.probe()  # a repetition needs no room
 
     def hold_or_reject(self, publication: Publication) -> None:
@@ -863,6 +911,8 @@ class TopicAdmission:
             waiting, where = self._scheduler.held.used, "all full topics"
         else:
             self._held.append(publication)
+            if publication.key is not None:
+                self._held_by_key[publication.key].append(publication)
             self._held_bytes += size
             self._scheduler.held.used += size
             self._topic.touch()
@@ -875,17 +925,28 @@ class TopicAdmission:
         return False
 
     def reserve(self, count: int, size: int) -> bool:
-        """Reserves room for messages that do not wait for it; returns whether there is room."""
-        if self._held or not self.has_room(count, size):
+        """Reserves room for messages that do not wait for it; returns whether there is room; in any thread."""
+        if not self.has_room(count, size):
             return False
-        self._submitted += count
-        self._submitted_bytes += size
+        self._reserve(count, size)
         return True
+
+    def _reserve(self, count: int, size: int) -> None:
+        with self._lock:
+            self._submitted += count
+            self._submitted_bytes += size
+        if self._owner is not None:
+            self._owner.add_bytes(size)
+
+    def take_back(self, count: int, size: int) -> None:
+        """Releases reserved room, and continues no waiting publication; in any thread."""
+        with self._lock:
+            self._submitted -= count
+            self._submitted_bytes -= size
 
     def release(self, count: int, size: int) -> None:
         """Releases the room that messages have reserved; the store has answered them."""
-        self._submitted -= count
-        self._submitted_bytes -= size
+        self.take_back(count, size)
         self.resume()
 
     def resume(self) -> None:
@@ -904,9 +965,16 @@ class TopicAdmission:
             else:
                 self._abandon(publication)
 
+    def submit_repetitions(self, key: Hashable) -> None:
+        """Submits the waiting publications with a key: one with this key was stored, so that they need no room."""
+        for publication in tuple(self._held_by_key.get(key, ())):
+            self._remove(publication)
+            self._submit(publication)
+
     def end(self, error: BrokerError | None) -> None:
         """Refuses all waiting publications; with `None` they get no answer, and clients repeat them after a restart."""
         held, self._held = self._held, deque()
+        self._held_by_key.clear()
         self._topic.touch()
         self._scheduler.held.used -= self._held_bytes
         self._held_bytes = 0
@@ -915,18 +983,19 @@ class TopicAdmission:
                 publication.refuse(error)
 
     def _submit(self, publication: Publication) -> None:
-        if publication.reserves:
-            self._submitted += publication.count
-            self._submitted_bytes += publication.size
-            if self._owner is not None:
-                self._owner.add_bytes(publication.size)
-        publication.submit()
+        self._reserve(publication.count, publication.size)
+        publication.submit(self)
 
     def _abandon(self, publication: Publication) -> None:
         publication.refuse(WrongState(f"the publisher gave up before topic {self._topic.name!r} had room"))
 
     def _remove(self, publication: Publication) -> None:
         self._held.remove(publication)
+        if publication.key is not None:
+            same = self._held_by_key[publication.key]
+            same.remove(publication)
+            if not same:
+                del self._held_by_key[publication.key]
         self._topic.touch()
         self._held_bytes -= publication.held_bytes
         self._scheduler.held.used -= publication.held_bytes

@@ -242,7 +242,7 @@ class TopicQueue:
                 self.queue.finish_ahead(begin, end)
 
     def reopen(self) -> None:
-        """Continues after `ended`, as the group could not be moved or deleted."""
+        """Continues, as the topic could not be deleted, or the group could not be moved or deleted."""
         self.ended = False
         self.queue.limit_tries(self._topic.settings.get("max_deliveries"))  # it may have been altered meanwhile
         self.queue.grown(self._topic.readable)

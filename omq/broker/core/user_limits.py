@@ -17,6 +17,7 @@ from omq.broker.core.permissions import ANY_CLIENT
 from omq.broker.errors import Busy, StoreFull
 from omq.errors import HandshakeError, UsageError
 from omq.serving.rate_limit import RateLimit
+from omq.unpatched import threading
 
 log = logging.getLogger("omq.broker")
 
@@ -26,8 +27,8 @@ THROTTLE_DELAY_S: Final = 1.0
 #: Seconds of its rate that a user may publish at once. Longer than `THROTTLE_DELAY_S`, so that a client that repeats
 #: after this delay still publishes at its rate.
 _BURST_S: Final = 2.0
-#: Seconds for which an admitted client counts, until its handshake has finished.
-_HANDSHAKE_TIMEOUT_S: Final = 10.0
+#: Seconds within which a client must finish its handshake; an admitted one counts as long.
+HANDSHAKE_TIMEOUT_S: Final = 30.0
 #: Users that are known, above which those without connections and topics are forgotten.
 _MIN_KNOWN_USERS: Final = 1024
 #: The sizes of a user's topics are read at most for this part of the time.
@@ -105,12 +106,15 @@ class UserUsage:
     """
 
     __slots__ = (
-        "_bytes",
+        "_added",
+        "_added_before",
         "_credit",
         "_credit_at",
         "_handshakes",
+        "_lock",
         "_log_limit",
         "_measure_at",
+        "_measured",
         "connections",
         "creating",
         "limit",
@@ -125,8 +129,9 @@ class UserUsage:
         self.topics: dict[OwnedTopic, None] = {}
         self.creating = 0
         self._handshakes: deque[float] = deque()  # when clients were admitted that are not connected yet
-        # Of its topics, when they were measured, and published since: at least what they keep.
-        self._bytes = _UNKNOWN_BYTES
+        self._lock = threading.Lock()
+        self._measured = _UNKNOWN_BYTES  # the bytes of its topics, when they were measured
+        self._added = self._added_before = 0  # bytes that were published in all, and before the measurement
         self._measure_at = 0.0
         self._credit = _BURST_S * (limit.publish_byte_rate or 0)  # bytes; below 0 after a large publication
         self._credit_at = time.monotonic()
@@ -137,7 +142,7 @@ class UserUsage:
         if limit.publish_byte_rate != self.limit.publish_byte_rate:
             self._credit = _BURST_S * (limit.publish_byte_rate or 0)
         self.limit = limit
-        self._bytes, self._measure_at = _UNKNOWN_BYTES, 0.0  # without a limit, nothing is counted
+        self._measured, self._measure_at = _UNKNOWN_BYTES, 0.0  # without a limit, nothing is counted
         for topic in tuple(self.topics):
             topic.owner_limits_changed()
 
@@ -173,7 +178,7 @@ class UserUsage:
         if limit is None:
             return
         now = time.monotonic()
-        while self._handshakes and self._handshakes[0] < now - _HANDSHAKE_TIMEOUT_S:
+        while self._handshakes and self._handshakes[0] < now - HANDSHAKE_TIMEOUT_S:
             self._handshakes.popleft()  # it has failed since
         if self.connections + len(self._handshakes) >= limit:
             raise HandshakeError(self._refused("connections", f"has {self.connections} connections"))
@@ -217,14 +222,27 @@ class UserUsage:
             return True
         began = time.monotonic()
         if began >= self._measure_at:
-            self._bytes = sum(topic.stored_bytes() for topic in tuple(self.topics))
+            added = self._added
+            measured = sum(topic.stored_bytes() for topic in tuple(self.topics))
+            with self._lock:
+                self._measured, self._added_before = measured, added
             now = time.monotonic()
             self._measure_at = now + _MEASURING_DIVISOR * (now - began)
         return self._bytes + size <= limit
 
+    @property
+    def _bytes(self) -> int:
+        """The bytes of its topics at the last measurement, and those published since: at least what they keep."""
+        with self._lock:
+            return self._measured + self._added - self._added_before
+
     def add_bytes(self, size: int) -> None:
-        """Counts bytes that are published to one of the user's topics. Dropped ones count until they are needed."""
-        self._bytes += size
+        """Counts bytes that are published to one of the user's topics; in any thread.
+
+        Dropped ones count until they are needed.
+        """
+        with self._lock:
+            self._added += size
 
     def no_room(self, topic: str, size: int) -> StoreFull:
         """Returns the error of a publication for which the user has no room."""
@@ -258,7 +276,7 @@ class UserUsage:
         return rate is not None and self._refilled(rate) <= 0
 
     def publish_delay(self, size: int) -> float:
-        """Counts bytes that were published; returns the seconds for which the user must not publish more."""
+        """Counts bytes that were published, or 0; returns the seconds for which the user must not publish more."""
         rate = self.limit.publish_byte_rate
         if rate is None:
             return 0.0

@@ -168,18 +168,38 @@ class SexpConnection:
 
     def eof_received(self) -> None:
         """Closes the connection after the client has closed its side; pending answers are sent first."""
-        if self.sinks or self._protocol.client is None:
+        if self._protocol.client is None:
             self.transport.close()
-        else:
-            self._end(b"")
+            return
+        # The client may have closed its other side, too: a message that the kernel takes from now on may be lost.
+        for sink in (*self.sinks.values(), *self.leaving):
+            sink.stop()
+        self.sinks.clear()
+        self.leaving.clear()
+        self._end(b"")
 
     def _run_commands(self) -> None:
         """Executes the received commands in order."""
         while self._commands and self._creating is None and not self.ending:
+            if self._must_wait(self._commands[0]):
+                break
             self._execute(self._commands.popleft())
         if self._creating is None:
             self._publish_batch()
         self._update_reading()
+
+    def _must_wait(self, command: Command | BrokerError) -> bool:
+        """Returns whether a command waits until its user may publish again; other connections share the rate."""
+        if self._throttle is None and self._batch is None and isinstance(command, Publish):
+            self._throttle_for(self.broker.user_limits.of(None).publish_delay(0))
+        return self._throttle is not None
+
+    def _throttle_for(self, delay: float) -> None:
+        """Executes and reads nothing for some seconds."""
+        if delay:
+            if self._throttle is not None:
+                self._throttle.cancel()
+            self._throttle = self.loop.call_later(delay, self._end_throttle)
 
     def _execute(self, command: Command | BrokerError) -> None:
         if isinstance(command, BrokerError):
@@ -254,11 +274,7 @@ class SexpConnection:
         records = blocks.encode(bodies)
         count, size = len(bodies), len(records)
         self._publishing += size
-        delay = self.broker.user_limits.of(None).publish_delay(size)
-        if delay:
-            if self._throttle is not None:
-                self._throttle.cancel()
-            self._throttle = self.loop.call_later(delay, self._end_throttle)
+        self._throttle_for(self.broker.user_limits.of(None).publish_delay(size))
 
         def done(first: int, error: BrokerError | None) -> None:
             self._publishing -= size
@@ -329,7 +345,7 @@ class SexpConnection:
 
     def _end_throttle(self) -> None:
         self._throttle = None
-        self._update_reading()
+        self._run_commands()
 
     def _update_reading(self) -> None:
         """Reads from the client only while its commands can be executed, so that it gets back-pressure."""

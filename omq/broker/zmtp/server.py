@@ -10,11 +10,13 @@ from typing import Any, Final
 
 import omq.asyncio as omq
 from omq.broker.core.broker import AcceptFailure, Broker
+from omq.broker.core.user_limits import HANDSHAKE_TIMEOUT_S, UserUsage
 from omq.broker.errors import BrokerFailed
 from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, MAX_APPEND_BYTES, MAX_PARTS
 from omq.broker.zmtp.session import MAX_PENDING_BYTES, ClientSession, Parts
 from omq.errors import ClosedError
 from omq.event import Event, EventKind, HandshakeFailure
+from omq.message import PeerInfo
 from omq.serving.connection_events import ConnectionEvents
 from omq.serving.descriptors import connection_limit, is_shortage, room_for_handshakes
 from omq.serving.rate_limit import RateLimit
@@ -72,6 +74,8 @@ class ZmtpServer:
         self._security = security
         #: Peers that wait for their identity: their addresses and the times of their handshakes.
         self._waiting_peers: dict[bytes, list[tuple[str, float]]] = {}
+        #: The usage of the user of each connection, by identity and time of the handshake.
+        self._usages: dict[tuple[bytes, float], UserUsage] = {}
         self._blocked: dict[ClientSession, None] = {}  # sessions whose peers have no room
         self._poll_timer: asyncio.TimerHandle | None = None
         self._next_update = 0.0
@@ -93,6 +97,7 @@ class ZmtpServer:
             heartbeat_timeout=self._heartbeat[1],
             max_connections=limit,
             max_handshakes=room_for_handshakes(len(self._endpoints)),
+            handshake_timeout=HANDSHAKE_TIMEOUT_S,
             security=self._security,
             linger=1.0,
         )
@@ -131,6 +136,7 @@ class ZmtpServer:
             session.connection_lost()
         self.sessions.clear()
         self._broker.connections["zmtp"] = 0
+        self._count_connections(())
 
     # ------------------------------------------------------------------ receiving
 
@@ -172,9 +178,13 @@ class ZmtpServer:
     def _on_event(self, event: Event) -> None:
         peer = event.peer
         if event.kind is EventKind.HANDSHAKE_SUCCEEDED and peer is not None:
+            self._count_connection(peer)
             self._add_peer(peer.identity, peer.user_id, event.remote_address, peer.since)
         elif event.kind is EventKind.DISCONNECTED and peer is not None:
-            self._remove_peer(peer.identity, event.remote_address, peer.since, str(event.reason))
+            usage = self._usages.pop((peer.identity, peer.since), None)
+            if usage is not None:
+                usage.disconnected()
+            self._remove_peer(peer.identity, peer.since, str(event.reason))
         elif event.kind is EventKind.HANDSHAKE_FAILED:
             kind = event.category or HandshakeFailure.PROTOCOL
             self._broker.handshakes_failed[kind] += 1
@@ -241,21 +251,23 @@ class ZmtpServer:
         self.sessions[identity] = ClientSession(self._broker, self, identity, user, address, since)
         self._broker.connections["zmtp"] = len(self.sessions)
 
-    def _remove_peer(self, identity: bytes, address: str, since: float, reason: str) -> None:
-        """Removes a peer whose connection was closed; the next peer with its identity takes its place."""
+    def _remove_peer(self, identity: bytes, since: float, reason: str) -> None:
+        """Removes a peer whose connection was closed; the next peer with its identity takes its place.
+
+        The time of the handshake distinguishes peers of one identity: on ipc all addresses are equal.
+        """
         session = self.sessions.get(identity)
         waiting = self._waiting_peers.get(identity, [])
         if session is None:
             return
-        # On ipc all addresses are equal, so the time of the handshake is compared, too.
-        if (session.peer, session.since) == (address, since):
+        if session.since == since:
             _log_lost(session, reason)
             if waiting:
                 self._replace(session, *waiting.pop(0))
             else:
                 self._events.leave(identity)  # requests that it sent before are executed first
-        elif (address, since) in waiting:
-            waiting.remove((address, since))
+        else:
+            waiting[:] = [one for one in waiting if one[1] != since]
         if not waiting:
             self._waiting_peers.pop(identity, None)
 
@@ -283,7 +295,23 @@ class ZmtpServer:
                     log.exception("the end of a session failed")
         self._broker.connections["zmtp"] = len(self.sessions)
 
+    def _count_connection(self, peer: PeerInfo) -> None:
+        """Counts a connection for its user, whether it has a session or not."""
+        key = peer.identity, peer.since
+        if key not in self._usages:
+            self._usages[key] = self._broker.user_limits.of(peer.user_id)
+            self._usages[key].connected()
+
+    def _count_connections(self, peers: Iterable[PeerInfo]) -> None:
+        """Counts the connections of all users again."""
+        for usage in self._usages.values():
+            usage.disconnected()
+        self._usages.clear()
+        for peer in peers:
+            self._count_connection(peer)
+
     def _recount(self) -> None:
+        self._count_connections(self._socket.peers)
         for peer in self._events.recount(self.sessions):
             self._add_peer(peer.identity, peer.user_id, peer.endpoint, peer.since)
 

@@ -62,6 +62,11 @@ _MAX_LOGGED_NAMES: Final = 20
 _DEFAULT_CREDIT_BYTES: Final = 1 << 20
 _CLIENT: Final = re.compile(r"[0-9a-fA-F]{32}")
 
+#: The commands whose tag is the one of a subscription or consumer: their errors end it.
+_OF_READERS: Final = frozenset(
+    (p.SUBSCRIBE, p.CONSUME, p.CREDIT, p.POSITION, p.ACK, p.NACK, p.PROGRESS, p.RETURN, p.CANCEL)
+)
+
 #: The parts of a message to a client.
 Parts: TypeAlias = tuple[bytes | memoryview, ...]
 
@@ -258,10 +263,8 @@ class ClientSession:
         self.alive = True
         self.broker = broker
         self.usage = broker.user_limits.of(user)
-        self.usage.connected()
         self.listing_lock = asyncio.Lock()
         self._transport = transport
-        self._over = False
         self._client: str | None = None  # the client id, after HELLO
         self._unanswered_bytes = 0  # of publications
         self._publishing: Counter[bytes] = Counter()  # unanswered publications and commits, by tag
@@ -295,12 +298,18 @@ class ClientSession:
                 raise SyntaxFault(f"{message[0].decode()} has {given} parts after its tag; {allowed} are allowed")
             call(self, tag, message)
         except Busy as error:
-            self._fail_busy(tag, error)
+            self._fail_busy(message[0], tag, error)
         except BrokerError as error:
-            self.fail(tag, error)
+            self._fail_request(message[0], tag, error)
         except Exception as error:
             log.exception("%s of %s failed", message[0][:40], self.peer)
-            self.fail(tag, BrokerFailed(f"the broker has failed: {type(error).__name__}"))
+            self._fail_request(message[0], tag, BrokerFailed(f"the broker has failed: {type(error).__name__}"))
+
+    def _fail_request(self, command: bytes, tag: bytes, error: BrokerError) -> None:
+        if command in _OF_READERS:
+            self.fail(tag, error)
+        else:
+            self._answer_error(tag, error)
 
     def put(self, parts: Parts) -> None:
         """Sends a message, if the connection is open."""
@@ -313,6 +322,10 @@ class ClientSession:
         held = self.tags.pop(tag, None)
         if held is not None:
             held.end()
+        self._answer_error(tag, error)
+
+    def _answer_error(self, tag: bytes, error: BrokerError) -> None:
+        """Answers a request with an error. A subscription or consumer may have the same tag, and stays."""
         if not self.alive:
             return
         self.broker.count_refusal(error)
@@ -326,26 +339,26 @@ class ClientSession:
             parts += (p.u64(error.first), p.u64(error.last))
         self.put(parts)
 
-    def _fail_busy(self, tag: bytes, error: Busy) -> None:
+    def _fail_busy(self, command: bytes, tag: bytes, error: Busy) -> None:
         """Answers with an error; later, if the user has published more than its rate.
 
         A client repeats the request soon after the answer. Answered at once, it would send its bytes again and again.
         """
-        if not self.usage.throttled or self._throttled >= _MAX_THROTTLED:
-            self.fail(tag, error)
+        if command in _OF_READERS or not self.usage.throttled or self._throttled >= _MAX_THROTTLED:
+            self._fail_request(command, tag, error)
             return
 
-        def fail() -> None:
+        def answer() -> None:
             self._throttled -= 1
-            self.fail(tag, error)
+            self._answer_error(tag, error)
 
         self._throttled += 1
-        self.broker.later(THROTTLE_DELAY_S, fail)
+        self.broker.later(THROTTLE_DELAY_S, answer)
 
     def _answer(self, tag: bytes, error: BrokerError | None, *answer: bytes) -> None:
         """Sends an answer, or the error instead."""
         if error is not None:
-            self.fail(tag, error)
+            self._answer_error(tag, error)
         else:
             self.put(answer)
 
@@ -379,7 +392,7 @@ class ClientSession:
             try:
                 answer_read(self.broker.store.store, read, self.put)
             except BrokerError as error:
-                self.fail(read.tag, error)
+                self._answer_error(read.tag, error)
         for one in tuple(self.tags.values()):
             one.add_credit(0)
 
@@ -400,9 +413,6 @@ class ClientSession:
 
     def connection_lost(self) -> None:
         """Ends the session of a connection that was closed. Idempotent."""
-        if not self._over:
-            self._over = True
-            self.usage.disconnected()
         self.alive = False
         self._reads.clear()
         self.end()
@@ -456,10 +466,10 @@ class ClientSession:
                 if answer:
                     self.put((answer, tag))
             except BrokerError as error:
-                self.fail(tag, error)
+                self._answer_error(tag, error)
             except Exception as error:
                 log.exception("a request of %s failed", self.peer)
-                self.fail(tag, BrokerFailed(f"the broker has failed: {type(error).__name__}"))
+                self._answer_error(tag, BrokerFailed(f"the broker has failed: {type(error).__name__}"))
             finally:
                 self._tasks -= 1
 
@@ -604,7 +614,7 @@ class ClientSession:
             if error is not None:
                 if first_outstanding and isinstance(error, Busy):
                     self._busy_order.record_refusal(producer, sequence)
-                self.fail(tag, error)
+                self._answer_error(tag, error)
                 return
             self.broker.publish_latency[topic.persistence].record(time.monotonic_ns() - arrived_ns)
             if self.alive:
@@ -767,6 +777,7 @@ class ClientSession:
                 self.check_permission("consume", topic.name)  # it may have been revoked meanwhile
             except BrokerError:
                 if self._opening.get(tag) is sink:
+                    del self._opening[tag]
                     raise
             if self._opening.get(tag) is sink:  # otherwise the client has cancelled it, or the session has ended
                 del self._opening[tag]

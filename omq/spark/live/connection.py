@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import sys
@@ -335,8 +336,8 @@ def _opened(settings: SocketSettings, endpoint: str) -> omq.Socket:
         try:
             # The read-ahead begins once the size of a message is known.
             return settings.open(endpoint, recv_hwm=1)
-        except omq.BindError:
-            if time.monotonic() > deadline:
+        except omq.BindError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
                 raise
             sleep(BIND_RETRY_DELAY_S)
 

@@ -144,9 +144,16 @@ def _offset(number: int) -> dict[str, Any]:
 
 
 def _microbatch_number(offset: dict[str, Any]) -> int:
-    """Returns the number of the microbatch in an offset."""
+    """Returns the number of the microbatch in an offset.
+
+    Raises:
+        StateError: The checkpoint belongs to another kind of source, or is damaged.
+    """
     check_offset(offset, KIND, OFFSET_VERSION, "a live socket")
-    return int(offset["microbatch"])
+    number = offset.get("microbatch")
+    if type(number) is not int or number < 0:
+        raise omq.StateError(f"the checkpoint has a damaged offset: {offset}")
+    return number
 
 
 def _loss_text(report: dict[str, Any], committed: int) -> str:

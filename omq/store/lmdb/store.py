@@ -553,6 +553,8 @@ class LmdbStore:
         id, target_id = (write.id, write.target_id) if isinstance(write, MoveToDeadLetter) else write.moves[0]
         try:
             topic = self.topic(write.topic_id)
+            if isinstance(write, MoveToDeadLetter) and write.group and write.group not in self.ack_floors(topic.id):
+                raise StoreError(f"topic {topic.name!r} has no consumer group {write.group!r}")
             record = self._record(write.topic_id, id)
         except (StoreError, lmdb.Error) as error:
             self._return_write(write, error if isinstance(error, StoreError) else StoreError(f"LMDB: {error}"))

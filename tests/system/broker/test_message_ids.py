@@ -66,6 +66,17 @@ def test_another_message_with_the_same_key_is_refused(twin: Any, client: Any, pe
     assert [message.body for message in twin.all(client.read("orders"))] == [b"17"]
 
 
+def test_the_order_of_headers_is_not_content(twin: Any, client: Any, persistence: str) -> None:
+    twin.wait(client.create("orders", persistence=persistence))
+    headers = {"one": b"1", "two": b"2", "three": b""}
+    first = twin.wait(client.publish("orders", b"17", key=b"k", headers=headers, message_id="a"))
+    again = dict(reversed(headers.items()))
+    assert twin.wait(client.publish("orders", b"17", key=b"k", headers=again, message_id="a")) == first
+    for other in (again | {"two": b"3"}, {"one": b"1", "two": b"2"}, again | {"four": b""}):
+        with pytest.raises(TopicError, match="other content"):
+            twin.wait(client.publish("orders", b"17", key=b"k", headers=other, message_id="a"))
+
+
 def test_a_key_outlives_its_message(twin: Any, client: Any) -> None:
     twin.wait(client.create("orders", persistence="weak", max_messages=1))
     twin.wait(client.publish("orders", b"17", message_id="a"))

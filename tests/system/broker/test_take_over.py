@@ -61,6 +61,8 @@ def test_the_holder_gets_taken_over_and_cannot_move_the_cursor(twin: Any, server
     for _ in range(2):
         with pytest.raises(TakenOver, match="reader"):
             twin.wait(holder.recv(timeout=20.0))
+        with pytest.raises(TakenOver, match="reader"):
+            twin.call(holder.ack, messages[1])
     twin.wait(client.flush())
     (durable,) = twin.wait(client.durables("feed"))
     assert (durable.position, durable.held) == (1, True)

@@ -190,6 +190,18 @@ def test_a_client_without_retries_gets_busy(limited: LimitedBroker) -> None:
             assert text.startswith(b"publish_byte_rate=1000: user 'alice'")
 
 
+def test_s_expression_clients_share_a_rate_over_new_connections(limited: LimitedBroker) -> None:
+    with served(limited, '[[user_limit]]\nwho = "*"\npublish_byte_rate = 10_000\n'):
+        endpoint = limited.command.serving()["sexp"]
+        with SexpClient(endpoint, timeout=60) as first:
+            first.create("t", persistence="transient")
+            first.publish("t", b"x" * 45_000)  # more than may be published at once
+        began = time.monotonic()
+        with SexpClient(endpoint, timeout=60) as second:
+            assert second.publish("t", b"x" * 45_000) == 2
+        assert time.monotonic() - began > 1.5
+
+
 def test_s_expression_clients_are_read_more_slowly(limited: LimitedBroker) -> None:
     rows = '[[user_limit]]\nwho = "*"\npublish_byte_rate = 10_000\n[[user_limit]]\nwho = "bob"\ntopics = 9\n'
     with served(limited, rows), SexpClient(limited.command.serving()["sexp"], timeout=60) as sexp:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -82,8 +83,15 @@ def test_groups_with_numbers_and_expressions(portal: Twin, bus_options: dict[str
                 subscription.recv(timeout=0.05)
         with pytest.raises(ValueError, match="scheme="):
             a.subscribe_regex(schemes=["NONE"])
-        with pytest.raises(ValueError, match="scheme=b'CSTR'"):
-            a.subscribe_regex(schemes=b"CSTR")
+        for wrong in (b"CSTR", 1.5, object()):
+            with pytest.raises(ValueError, match=f"scheme={re.escape(repr(wrong))}"):
+                a.subscribe_regex(schemes=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [Scheme(77, "OWN", bool, bytes, bytes), 7, "JSON", b"JSON"], ids=repr)
+def test_custom_schemes_are_a_list(portal: Twin, bus_options: dict[str, Any], wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"^schemes=.*: must be a list of omq.goby.Scheme, not \w+$"):
+        portal("a", schemes=wrong, **bus_options)
 
 
 def test_callbacks_and_iterators_side_by_side(portal: Twin, bus_options: dict[str, Any]) -> None:
@@ -336,6 +344,9 @@ def test_a_second_gobyd_of_the_same_bus_is_refused(bus: Make) -> None:
 
 
 def test_a_gobyd_is_started_once(tmp_path: Path) -> None:
+    for not_started in (Daemon(socket_name=tmp_path / "g"), twin.Daemon(socket_name=tmp_path / "g")):
+        with pytest.raises(omq.StateError, match="was not started: call start first"):
+            not_started.ready()
     with Daemon(socket_name=tmp_path / "g") as daemon:
         with pytest.raises(omq.UsageError, match="already"):
             daemon.start()

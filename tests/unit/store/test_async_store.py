@@ -17,6 +17,8 @@ from omq.store.async_store import AsyncStore
 from omq.store.errors import OutOfSpace, StagesFull, StoreClosed, UnknownTopic
 from omq.store.interface import Acknowledge, Append, MakeTopic
 from omq.store.lmdb.store import LmdbStore
+from omq.store.memory import MemoryStore
+from tests.support.broker_core import FailingStore
 
 
 class Room:
@@ -58,6 +60,23 @@ def test_a_full_disk_and_its_end_are_logged_once(
         async_store._log_space(StagesFull("of a topic in memory"))
         assert not async_store.full
         assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+
+
+async def test_the_disk_is_not_full_once_a_write_has_found_room() -> None:
+    async_store = AsyncStore(lambda grown: None, logging.getLogger("omq.test"), "test")
+    await async_store.open(lambda notify, appended: MemoryStore(notify=notify, appended=appended))
+    topic = (await async_store.do(MakeTopic("t", "round_robin", "weak"))).topic_id
+    store = async_store.store
+    for _ in range(2):
+        async_store.store = FailingStore(store, OutOfSpace("no space"))
+        for _ in range(2):
+            with pytest.raises(OutOfSpace):
+                await async_store.do(Append(topic, encode([b"body"]), 1))
+            assert async_store.full
+        async_store.store = store
+        await async_store.do(Append(topic, encode([b"body"]), 1))
+        assert not async_store.full
+    await async_store.close()
 
 
 async def test_wait_results_returns_within_the_turn(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from omq._core import blocks
 from omq.store.dead_letters import HEADERS, dead_letter, requeued
-from omq.store.errors import Gone, UnknownTopic
-from omq.store.interface import Append, DeleteTopic, MoveToDeadLetter, Requeue, Trim
+from omq.store.errors import Gone, StoreError, UnknownTopic
+from omq.store.interface import Append, DeleteTopic, MoveToDeadLetter, Requeue, SetGroup, Trim
 from omq.store.lmdb.store import REQUEUED
 from tests.support.open_store import Opened
 
@@ -162,6 +162,20 @@ def test_between_engines_one_dead_letter_moves_at_a_time(store: Opened, source: 
     assert store.do(Requeue(dead, [(3, jobs)])).moved == 1
     assert [one.body for one in messages(store, jobs, 3)] == [b"a", b"b", b"c"]
     assert store.log.topic(dead).first == 4
+
+
+@pytest.mark.parametrize(("source", "target"), [*product(("strong", "weak", "transient"), repeat=2)])
+def test_a_dead_letter_of_an_unknown_group_is_not_appended(store: Opened, source: str, target: str) -> None:
+    topic, dead = store.make("t", persistence=source), store.make("dead", persistence=target)
+    store.append(topic, b"a", b"b")
+    store.wait_grown(topic, 2)
+    store.do(SetGroup(topic, "g", 0))
+    with pytest.raises(StoreError, match="topic 't' has no consumer group 'unknown'"):
+        store.do(MoveToDeadLetter(topic, 1, dead, group="unknown", reason="max-deliveries"))
+    assert store.log.topic(dead).last == 0
+    store.do(MoveToDeadLetter(topic, 1, dead, group="g", reason="max-deliveries"))
+    assert [one.body for one in messages(store, dead, 1)] == [b"a"]
+    assert store.log.ack_set(topic, "g").floor == 1
 
 
 def test_a_requeue_to_topics_of_several_engines(store: Opened) -> None:

@@ -435,6 +435,28 @@ def test_a_client_that_closes_its_side_gets_the_answers(running):
         assert peer.over()
 
 
+def test_a_subscriber_that_closes_its_side_gets_the_answers(running):
+    for name in ("t", "jobs"):
+        running.create(name, delivery="broadcast" if name == "t" else "round-robin")
+    running.create("full", delivery="round-robin", max_messages=1, overflow="block")
+    with running.peer(2) as peer, running.peer(2) as other:
+        peer.subscribe(b"t")
+        peer.subscribe(b"jobs")
+        peer.send(b"(Publish full a)")
+        assert peer.frame()[0] == PUBLISHED
+        peer.send(b"(Publish full b)(Create new Broadcast Transient)")
+        assert peer.frame()[0] == CREATED
+        peer.sock.shutdown(socket.SHUT_WR)
+        topic, jobs = running.broker.topic("t"), running.broker.topic("jobs")
+        until(lambda: topic.readers == jobs.readers == 0)
+        other.send(b"(Publish jobs j)")
+        assert other.frame()[0] == PUBLISHED
+        other.subscribe(b"full")
+        assert peer.frame()[0] == PUBLISHED
+        assert peer.over()
+        assert jobs.backlog == 1
+
+
 def test_the_broker_ends_in_order():
     with ServerThread(Limits(close_timeout=0.2)) as running:
         running.create("t")

@@ -11,6 +11,7 @@ from omq.broker.errors import BrokerError, Busy, TopicError
 from omq.store.errors import OutOfSpace
 from omq.store.interface import Stage
 from tests.support.broker_core import FailingStore, RecordingSink, append, core, run_pending, until
+from tests.support.optional_packages import require
 
 BODY = bytes(7 << 10)
 #: Of one publication that waits, in these tests.
@@ -139,3 +140,120 @@ async def test_a_failed_deletion_has_refused_the_waiting_publications():
             await job
         broker.store.store = store
         assert broker.topic(topic.name).stats()["blocked"] == 0
+
+
+@pytest.mark.parametrize("waits", [1, 3])
+async def test_repetitions_wait_no_longer_once_the_first_one_is_stored(waits):
+    async with core() as broker:
+        (topic,) = await full_topics(broker, 1)
+        jobs = [
+            asyncio.ensure_future(append(broker, topic, [body], producer=b"i", sequence=1, same_records=True))
+            for body in (BODY, *[BODY] * waits, b"other content")
+        ]
+        after = asyncio.ensure_future(append(broker, topic, [b"x"], producer=b"i", sequence=2))
+        await until(lambda: topic.stats()["blocked"] == waits + 3)
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, credit=100)
+        await until(lambda: sink.got)
+        consumer.ack([(1, 1)])  # room for one
+        *same, other = await asyncio.wait_for(asyncio.gather(*jobs, return_exceptions=True), 10)
+        assert same == [2] * (1 + waits)
+        assert isinstance(other, TopicError)
+        assert topic.stats()["blocked"] == 1
+        assert not after.done()
+        await until(lambda: len(sink.got) == 2)
+        consumer.ack([(2, 2)])
+        assert await after == 3
+        await until(lambda: len(sink.got) == 3)
+        assert broker.held.used == broker.store.waiting == 0
+
+
+async def test_a_repeated_commit_waits_no_longer_once_the_first_one_has_published():
+    async with core() as broker:
+        settings = {"max_messages": 2, "overflow": "block"}
+        topic = await broker.create("t", delivery="round-robin", persistence="weak", settings=settings)
+        await append(broker, topic, [b"1", b"2"])
+        await broker.store.do(Stage(topic.id, blocks.encode([b"a"]), 1, b"a"))
+        answers = []
+
+        def commit():
+            broker.commit(b"c", [b"a"], lambda id: True, answers.append)
+
+        commit()
+        await run_pending(broker)
+        large = asyncio.ensure_future(append(broker, topic, [b"x"] * 2))
+        await run_pending(broker)
+        commit()
+        await until(lambda: topic.stats()["blocked"] == 4)
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, credit=100)
+        await until(lambda: sink.got)
+        consumer.ack([(1, 1)])
+        await until(lambda: len(answers) == 2)
+        assert [write.error for write in answers] == [None, None]
+        assert answers[0].published == answers[1].published
+        assert not large.done()
+        await until(lambda: len(sink.got) == 3)
+        consumer.ack([(2, 3)])
+        assert await large == 4
+        assert broker.held.used == 0
+
+
+STORES = [(False, "weak"), (True, "strong"), (True, "weak"), (True, "transient")]
+
+
+@pytest.mark.parametrize(("on_disk", "persistence"), STORES)
+@pytest.mark.parametrize("overflow", ["reject", "block"])
+async def test_commits_at_once_stay_within_the_bounds(tmp_path, on_disk, persistence, overflow):
+    if on_disk:
+        require("lmdb")
+    async with core(tmp_path if on_disk else None) as broker:
+        settings = {"max_messages": 3, "overflow": overflow}
+        topic = await broker.create("t", delivery="round-robin", persistence=persistence, settings=settings)
+        answers = []
+        for number in range(8):
+            stage = b"%d" % number
+            await broker.store.do(Stage(topic.id, blocks.encode([stage]), 1, stage))
+        for number in range(8):
+            broker.commit(b"%d" % number, [b"%d" % number], lambda id: True, answers.append)
+        sink = RecordingSink()
+        if overflow == "reject":
+            await until(lambda: len(answers) == 8)
+            assert [write.error is None for write in answers] == [True] * 3 + [False] * 5
+            assert topic.stats()["rejected"] == 5
+            expected = 3
+        else:
+            await until(lambda: topic.stats()["blocked"] == 5)
+            expected = 8
+        assert topic.state().last == 3
+        consumer = broker.consume(topic, sink, credit=1)
+        for number in range(expected):
+            await until(lambda number=number: len(sink.got) > number)
+            assert topic.unfinished <= 3
+            consumer.ack([(number + 1, number + 1)])
+        assert [body for _, body in sink.got] == [b"%d" % number for number in range(expected)]
+        await until(lambda: len(answers) == 8)
+        await run_pending(broker)
+        assert topic.admission._submitted == topic.admission._submitted_bytes == broker.held.used == 0
+
+
+async def test_later_publications_do_not_take_the_room_of_a_waiting_commit():
+    async with core() as broker:
+        (topic,) = await full_topics(broker, 1)
+        await broker.store.do(Stage(topic.id, blocks.encode([b"commit"]), 1, b"s"))
+        answers = []
+        broker.commit(b"c", [b"s"], lambda id: True, answers.append)
+        await run_pending(broker)
+        jobs = published(broker, topic, 5)
+        await until(lambda: topic.stats()["blocked"] == 6)
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, credit=1)
+        await until(lambda: sink.got)
+        consumer.ack([(1, 1)])
+        await until(lambda: len(sink.got) == 2)
+        assert sink.got[1] == (2, b"commit")
+        for number in range(2, 7):
+            consumer.ack([(number, number)])
+            await until(lambda number=number: len(sink.got) > number)
+        assert [await job for job in jobs] == [3, 4, 5, 6, 7]
+        assert answers[0].error is None

@@ -126,7 +126,10 @@ def test_a_handshake_that_fails_after_its_admission_counts_only_for_a_while(cloc
     usage.admit()
     with pytest.raises(HandshakeError):
         usage.admit()
-    clock.now += user_limits._HANDSHAKE_TIMEOUT_S + 1
+    clock.now += user_limits.HANDSHAKE_TIMEOUT_S - 1
+    with pytest.raises(HandshakeError):
+        usage.admit()  # the first client may still finish
+    clock.now += 2
     usage.admit()
 
 
@@ -278,6 +281,44 @@ async def test_a_commit_is_refused_as_a_publication():
         assert isinstance(write.error, StoreFull)
         assert f"bytes={3 * SIZE}: user 'alice'" in str(write.error)
         assert topic.last == 2
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+async def test_commits_at_once_share_the_limit(tmp_path, on_disk):
+    if on_disk:
+        require("lmdb")
+    async with core(tmp_path if on_disk else None, user_limits=[UserLimit("alice", bytes=4 * SIZE)]) as broker:
+        topics = [await broker.create(name, persistence="weak", client=Client("alice")) for name in ("a", "b")]
+        for number in range(8):
+            await broker.store.do(Stage(topics[number % 2].id, blocks.encode([BODY]), 1, b"%d" % number, 1))
+        answers = []
+        for number in range(8):
+            broker.commit(b"%d" % number, [b"%d" % number], lambda topic_id: True, answers.append)
+        await until(lambda: len(answers) == 8)
+        stored = sum(topic.state().bytes for topic in topics)
+        assert 2 * SIZE <= stored <= 4 * SIZE
+        assert sum(write.error is None for write in answers) * SIZE == stored
+        await broker.purge(topics[0], None)
+        await append(broker, topics[1], [BODY])
+
+
+@pytest.mark.parametrize("overflow", ["reject", "block", "drop-oldest"])
+async def test_a_requeue_stays_within_the_limit(overflow):
+    limit = UserLimit("alice", bytes=8 * SIZE)
+    async with core(user_limits=[limit]) as broker:
+        settings = {"max_messages": 100, "overflow": overflow}
+        jobs = await broker.create(
+            "own", delivery="round-robin", persistence="weak", settings=settings, client=Client("alice")
+        )
+        dead = await broker.create("dead", persistence="weak")
+        await append(broker, jobs, [BODY] * 3)
+        await append(broker, dead, [BODY] * 20)
+        moved, following = await broker.requeue(dead, None, "own", lambda name: None)
+        assert (moved, following) == (5, 6)
+        with pytest.raises(StoreFull, match="'own' is full"):
+            await broker.requeue(dead, None, "own", lambda name: None)
+        assert await broker.purge(jobs, 3) == 3
+        assert await broker.requeue(dead, None, "own", lambda name: None) == (3, 9)
 
 
 async def test_existing_messages_count_after_a_restart(tmp_path):

@@ -19,7 +19,7 @@ from omq.broker.zmtp import session as sessions
 from omq.broker.zmtp.session import ClientSession
 from omq.store.lmdb.layout import topic_key
 from omq.store.lmdb.store import DEAD_LETTERS
-from tests.support.broker_core import core, run_pending, until
+from tests.support.broker_core import append, core, run_pending, until
 from tests.support.lmdb_faults import spoil
 
 CLIENT = "0123456789abcdef" * 2
@@ -1233,16 +1233,44 @@ async def test_a_publisher_above_its_rate_is_answered_busy_later_and_its_order_s
         assert [answer[0] for answer in session.got] == [p.PUBLISHED] * 3
 
 
-async def test_a_connection_counts_until_it_ends():
+async def test_a_late_busy_leaves_a_subscription_that_has_its_tag_meanwhile(monkeypatch):
+    monkeypatch.setattr(sessions, "THROTTLE_DELAY_S", 0.01)
+    async with core(user_limits=[UserLimit("*", publish_byte_rate=1000)]) as broker:
+        session = await prepared(broker)
+        large = blocks.encode([bytes(250_000)])
+        assert (await ask(session, p.APPEND, b"1", b"t", large))[0] == p.PUBLISHED
+        session.handle([p.APPEND, b"s", b"t", ONE])
+        assert (await ask(session, p.SUBSCRIBE, b"s", b"t", j(credit=1 << 20)))[0] == p.SUBSCRIBED
+        await until(lambda: session.got)
+        assert session.got.pop()[:3] == [p.ERROR, b"s", b"busy"]
+        await append(broker, broker.topic("t"), [b"one"])
+        await until(lambda: session.got)
+        assert session.got.pop()[:2] == [p.BLOCK, b"s"]
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda tag: [p.APPEND, tag, b"full", ONE],
+        lambda tag: [p.APPEND, tag, b"nowhere", ONE],
+        lambda tag: [p.COMMIT, tag, b"c", b'["cw=="]'],
+        lambda tag: [p.DELETE, tag, b"nowhere"],
+        lambda tag: [p.PURGE, tag, b"t", p.u64(99)],
+        lambda tag: [p.READ, tag, b"t", p.u64(1), p.u64(0), b""],
+        lambda tag: [b"NOTHING", tag],
+    ],
+    ids=lambda request: request(b"")[0].decode(),
+)
+async def test_an_error_of_another_request_leaves_the_subscription_with_its_tag(request_of):
     async with core() as broker:
-        transport = SessionTransport(broker)
-        alice, bob = transport.session("alice"), transport.session("bob", client="f" * 32)
-        assert broker.user_limits.of("alice").connections == broker.user_limits.of("bob").connections == 1
-        alice.connection_lost()
-        alice.connection_lost()
-        assert broker.user_limits.of("alice").connections == 0
-        bob.end()
-        assert broker.user_limits.of("bob").connections == 1
+        session = await prepared(broker)
+        await broker.create("full", delivery="round-robin", persistence="weak", settings={"max_messages": 1})
+        await append(broker, broker.topic("full"), [b"there"])
+        assert (await ask(session, p.SUBSCRIBE, b"s", b"t", j(credit=1 << 20)))[0] == p.SUBSCRIBED
+        assert (await ask(session, *request_of(b"s")))[:2] == [p.ERROR, b"s"]
+        await append(broker, broker.topic("t"), [b"one"])
+        await until(lambda: session.got)
+        assert session.got.pop()[:2] == [p.BLOCK, b"s"]
 
 
 async def test_a_topic_beyond_the_limit_of_its_user_is_refused():

@@ -1,6 +1,7 @@
 """Record batches from sockets, without Spark."""
 
 import contextlib
+import errno
 import itertools
 import logging
 import socket
@@ -348,3 +349,34 @@ def test_a_peer_that_still_sends_at_the_end_is_logged(
             connection.close()
         thread.join(20)
         assert "messages on their way are lost" in caplog.text
+
+
+class Opening:
+    """Refuses to bind a number of times."""
+
+    def __init__(self, code: int, refusals: int) -> None:
+        self.code, self.refusals = code, refusals
+        self.attempts = 0
+
+    def __call__(self, settings: SocketSettings, endpoint: str, **options: Any) -> omq.Socket:
+        self.attempts += 1
+        if self.attempts <= self.refusals:
+            raise omq.BindError(self.code, "refused")
+        return omq.PULL(bind="tcp://127.0.0.1:*")
+
+
+def test_an_endpoint_that_another_process_still_has_is_bound_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    opening = Opening(errno.EADDRINUSE, 3)
+    monkeypatch.setattr(SocketSettings, "open", lambda *arguments, **options: opening(*arguments, **options))
+    monkeypatch.setattr(connections, "BIND_RETRY_DELAY_S", 0.001)
+    opened("tcp://127.0.0.1:1").socket.stop()
+    assert opening.attempts == 4
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EADDRNOTAVAIL, socket.EAI_NONAME])
+def test_an_endpoint_that_cannot_be_bound_fails_at_once(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    opening = Opening(code, 1)
+    monkeypatch.setattr(SocketSettings, "open", lambda *arguments, **options: opening(*arguments, **options))
+    with pytest.raises(omq.BindError, match="refused"):
+        opened("tcp://127.0.0.1:1")
+    assert opening.attempts == 1
