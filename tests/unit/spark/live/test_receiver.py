@@ -26,6 +26,9 @@ from omq.spark.options import STREAM_READ
 from tests.support.waits import until
 
 
+pytestmark = pytest.mark.usefixtures("forked_receivers")
+
+
 @pytest.fixture(autouse=True)
 def loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
