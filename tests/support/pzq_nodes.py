@@ -13,6 +13,7 @@ from typing import Any
 
 from omq.errors import ReceiveTimeout
 from omq.pzq import Consumer, Producer
+from tests.support.fork_server import ForkedProcess
 from tests.support.libzmq_pzq_clients import figures
 from tests.support.optional_packages import require
 from tests.support.ports import held
@@ -21,6 +22,7 @@ from tests.support.waits import until
 require("lmdb")  # each node has its store on disk
 
 ROOT = Path(__file__).parents[2]
+MAIN = "from omq.cli.main import main; main()"
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 TIMEOUT_S = 1.0  # after which a node counts as silent
 
@@ -46,7 +48,7 @@ class Node:
         options: list[str],
         hosts: tuple[str, ...] = HOSTS,
         inside: Path | None = None,
-        wrap: Callable[..., list[str]] = lambda *command: [*command],
+        wrap: Callable[..., list[str]] | None = None,
     ) -> None:
         self.host = hosts[number]
         self.wrap = wrap
@@ -59,23 +61,26 @@ class Node:
         others = ",".join(f"tcp://{host}:{ports[0]}" for host in hosts if host != self.host)
         self._ready = directory / f"ready{number}"
         inside = directory if inside is None else inside
-        self._bare = (
-            *(sys.executable, "-m", "omq.cli.main", "pzq", "--database", str(inside / self.database.name)),
+        self._arguments = (
+            *("pzq", "--database", str(inside / self.database.name)),
             *("--receive-dsn", self.receive, "--send-dsn", self.send, "--monitor-dsn", self.monitor),
             *("--broadcast-dsn", self.broadcast, "--nodes", others, "--ready-file", str(inside / self._ready.name)),
             *("--timeout-nodes", str(int(TIMEOUT_S * 1e6)), "--timeout-replication", "2000000"),
             *("--reaper-frequency", "100000", *options),
         )
-        self._command = wrap(*self._bare)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | ForkedProcess | None = None
 
     def unwrap(self) -> None:
         """From its next start on it runs by itself."""
-        self._command = [*self._bare]
+        self.wrap = None
 
     def start(self, wait: bool = True) -> None:
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, cwd=ROOT, stderr=log, stdout=log)
+            if self.wrap is None:
+                self.process = ForkedProcess(MAIN, *self._arguments, stderr=log, stdout=log)
+            else:
+                command = self.wrap(sys.executable, "-c", MAIN, *self._arguments)
+                self.process = subprocess.Popen(command, cwd=ROOT, stderr=log, stdout=log)
         if wait:
             self.serves()
 

@@ -13,15 +13,17 @@ import time
 from pathlib import Path
 
 from omq.store.lmdb import snapshot
+from tests.support.fork_server import ForkedProcess
 
 ROOT = Path(__file__).parents[2]
 STEP_BYTES = 64 << 10
 
 
-def start(directory: Path, target: Path, pause: float = 0.0) -> subprocess.Popen[bytes]:
+def start(directory: Path, target: Path, pause: float = 0.0) -> ForkedProcess:
     """Starts the process."""
-    command = [sys.executable, "-m", "tests.support.snapshot_process", str(directory), str(target), str(pause)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    program = "from tests.support.snapshot_process import main; main()"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return ForkedProcess(program, directory, target, str(pause), **pipes)
 
 
 def main() -> None:

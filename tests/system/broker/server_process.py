@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.fork_server import ForkedProcess
 from tests.support.waits import until
 
 ROOT: Final = Path(__file__).parents[3]
@@ -41,12 +40,14 @@ class Command:
         self.ready = folder / "ready.json"
         self._log = folder / f"{program}.log"
         self._left = self._written()
-        command = [sys.executable, "-c", MAIN, program, *map(str, arguments), "--ready-file", str(self.ready)]
-        if descriptors is not None:
-            command = ["prlimit", f"--nofile={descriptors}:{descriptors}", *command]
         with open(self._log, "ab") as log:
-            self.process = subprocess.Popen(
-                command, cwd=at, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=log
+            self.process = ForkedProcess(
+                MAIN,
+                *(program, *arguments, "--ready-file", self.ready),
+                cwd=at,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                max_descriptors=descriptors,
             )
 
     @property

@@ -21,6 +21,7 @@ from omq.broker import Client, Server
 from omq.broker.core.permissions import Permission
 from omq.broker.errors import TakenOver
 from omq.cli.main import main
+from tests.support.fork_server import ForkedProcess
 from tests.support.waits import until
 from tests.system.broker.server_process import BOUND, MAIN, ROOT
 
@@ -383,13 +384,9 @@ def test_commands_use_curve(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- as processes
 
 
-def start(endpoint: str, *words: str, **options: Any) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMQ_BROKER": endpoint}
-    return subprocess.Popen(
-        [sys.executable, "-c", MAIN, *words],
-        env=environment,
-        **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
-    )
+def start(endpoint: str, *words: str, stdin: int = subprocess.DEVNULL) -> ForkedProcess:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return ForkedProcess(MAIN, *words, env={**os.environ, "OMQ_BROKER": endpoint}, stdin=stdin, **pipes)
 
 
 @pytest.fixture
@@ -446,10 +443,15 @@ def test_lines_of_a_pipe_are_published_while_it_is_open(endpoint: str) -> None:
 
 def test_closed_standard_input_is_an_error_of_an_argument(endpoint: str) -> None:
     for words, named in ((("publish", "t"), b"BODY is missing"), (("purge", "t"), b"--yes is missing")):
-        with start(endpoint, "topic", *words, stdin=None, preexec_fn=lambda: os.close(0)) as command:
-            _, error = command.communicate(timeout=BOUND)
-            assert (command.returncode, error.count(b"Error: ")) == (2, 1)
-            assert named in error
+        done = subprocess.run(
+            [sys.executable, "-c", MAIN, "topic", *words],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMQ_BROKER": endpoint},
+            preexec_fn=lambda: os.close(0),
+            capture_output=True,
+            timeout=BOUND,
+        )
+        assert (done.returncode, done.stderr.count(b"Error: ")) == (2, 1)
+        assert named in done.stderr
 
 
 def on_terminal(endpoint: str, answer: bytes, *words: str) -> tuple[int, bytes]:

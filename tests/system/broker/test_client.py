@@ -9,7 +9,6 @@ import gc
 import itertools
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -36,6 +35,7 @@ from omq.broker.errors import (
     TopicError,
 )
 from omq.broker.zmtp.session import ClientSession
+from tests.support.fork_server import run
 from tests.support.waits import until
 from tests.system.broker.client_twins import TWINS, twins
 
@@ -330,7 +330,7 @@ def test_what_a_program_acknowledged_is_known_though_it_ends_without_close(serve
         client.create(name, delivery="round-robin", persistence="transient")
         for _ in range(3):
             client.publish_many(name, [b"x"] * 100)
-            subprocess.run([sys.executable, "-c", program, server.endpoints["zmtp"], name], check=True, timeout=60)
+            assert run(program, server.endpoints["zmtp"], name).returncode == 0
         last = client.publish(name, b"last")
         with client.consume(name) as rest:
             assert [rest.recv(timeout=10.0).id] == [last]
@@ -1342,7 +1342,7 @@ def test_an_acknowledgement_leaves_at_once(blocking, server, count):
     """Work that was acknowledged is not done twice, though the worker dies in the same turn of its loop."""
     blocking.create("leaving", delivery="round-robin", persistence="transient")
     blocking.publish_many("leaving", [b"%d" % number for number in range(10)])
-    subprocess.run([sys.executable, "-c", LEAVES, server.endpoints["zmtp"], str(count)], timeout=60, check=False)
+    assert run(LEAVES, server.endpoints["zmtp"], str(count)).returncode == -signal.SIGKILL
     with blocking.consume("leaving") as consumer:
         got = {consumer.recv(timeout=20.0).id for _ in range(10 - count)}
         assert got == set(range(count + 1, 11))

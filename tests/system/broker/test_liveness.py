@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from typing import Final
 
@@ -12,6 +11,7 @@ import pytest
 
 import omq
 from omq.broker import Client, Server
+from tests.support.fork_server import ForkedProcess
 from tests.support.parameters import each_value_once
 
 JOBS: Final = "jobs:round-robin:transient"
@@ -62,8 +62,8 @@ def test_a_worker_that_works_keeps_its_job(twin: str, how: str) -> None:
         Client(server.endpoints["zmtp"], timeout=20.0) as client,
     ):
         client.publish("jobs", b"long")
-        command = [sys.executable, "-c", WORKER, server.endpoints["zmtp"], f"{twin} {how}", "1.8"]
-        worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        arguments = (server.endpoints["zmtp"], f"{twin} {how}", "1.8")
+        worker = ForkedProcess(WORKER, *arguments, stdout=subprocess.PIPE, text=True)
         assert worker.stdout is not None
         try:
             assert worker.stdout.readline() == "begun\n"
@@ -85,8 +85,8 @@ def test_a_worker_that_is_stopped_loses_its_job_after_the_heartbeats(caplog: pyt
         Client(server.endpoints["zmtp"], timeout=20.0) as client,
     ):
         client.publish("jobs", b"long")
-        command = [sys.executable, "-c", WORKER, server.endpoints["zmtp"], "blocking asleep", "60"]
-        worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        arguments = (server.endpoints["zmtp"], "blocking asleep", "60")
+        worker = ForkedProcess(WORKER, *arguments, stdout=subprocess.PIPE, text=True)
         assert worker.stdout is not None
         try:
             assert worker.stdout.readline() == "begun\n"

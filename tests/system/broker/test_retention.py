@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest
 
 import omq.broker
 from omq.broker import BrokerTimeout, Server
+from tests.support.fork_server import ForkedProcess
 from tests.support.waits import until
 from tests.system.broker.client_twins import TWINS, twins
 from tests.system.broker.server_process import broker, get
@@ -133,7 +133,7 @@ def test_two_publishers_wait_and_keep_nothing_else(endpoints: dict[str, str]) ->
 def test_ctrl_c_ends_the_wait_and_stores_nothing(endpoints: dict[str, str]) -> None:
     with omq.broker.Client(endpoints["zmtp"], timeout=20) as client:
         client.publish_many("full", [b"1", b"2", b"3", b"4"])
-        waiting = subprocess.Popen([sys.executable, "-c", WAITING, endpoints["zmtp"]], stdout=subprocess.PIPE)
+        waiting = ForkedProcess(WAITING, endpoints["zmtp"], stdout=subprocess.PIPE)
         try:
             until(lambda: blocked(endpoints["http"]))
             waiting.send_signal(signal.SIGINT)

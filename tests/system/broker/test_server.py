@@ -4,8 +4,6 @@ import asyncio
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -18,6 +16,7 @@ from omq.broker import Server, TopicError
 from omq.broker.errors import BrokerError
 from omq.broker.server import AsyncServer
 from omq.store.errors import StoreLocked
+from tests.support.fork_server import ForkedProcess
 from tests.support.libzmq_broker_client import RawClient, raw, read_block, record, u32
 from tests.support.waits import until
 
@@ -283,7 +282,7 @@ with omq.DEALER(connect=sys.argv[1], send_hwm=0) as flood:
 
 def test_a_flooding_client_leaves_turns_to_others(server):
     with raw(server.endpoints["zmtp"]) as client:
-        flood = subprocess.Popen([sys.executable, "-c", FLOOD, server.endpoints["zmtp"]])
+        flood = ForkedProcess(FLOOD, server.endpoints["zmtp"])
         try:
             zmtp = server._server._zmtp
             until(lambda: any(one.bytes_queued > 1 << 20 for one in tuple(zmtp.sessions.values())))

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from omq.broker import Client
-from tests.system.broker.server_process import MAIN, ROOT, broker
+from tests.support.fork_server import run
+from tests.system.broker.server_process import MAIN, broker
 
 pytestmark = pytest.mark.timeout(120)
 
 
 def omq(*words: object) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-c", MAIN, *map(str, words)]
-    return subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    return run(MAIN, *map(str, words))
 
 
 class Publisher(threading.Thread):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from omq.broker import Server, TakenOver, TopicError
+from tests.support.fork_server import ForkedProcess
 from tests.system.broker.client_twins import TWINS, twins
 
 #: A holder that has acknowledged its first message, and then does nothing.
@@ -78,8 +78,7 @@ def test_a_holder_that_does_not_answer_is_replaced_at_once(twin: Any, server: Se
     twin.wait(client.publish("feed", b"6"))
     reader = twin.wait(client.subscribe("feed", replay="earliest", name="reader"))
     twin.wait(reader.close())
-    command = [sys.executable, "-c", HOLDER, server.endpoints["zmtp"]]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with ForkedProcess(HOLDER, server.endpoints["zmtp"], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"holds\n"

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 import omq
 from omq.cli.pzq import pzq as command
 from omq.pzq import Consumer, Producer
+from tests.support.fork_server import ForkedProcess
 from tests.support.libzmq_pzq_clients import asked, figures, raw
 from tests.support.optional_packages import require
 from tests.support.waits import until
@@ -33,15 +34,11 @@ EVERYWHERE = [f"--{name}-dsn=tcp://127.0.0.1:*" for name in ("receive", "send", 
 
 
 @contextlib.contextmanager
-def device(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+def device(folder: Path, *options: str) -> Iterator[tuple[ForkedProcess, dict[str, str]]]:
     """A device in a process, and its endpoints."""
     ready = folder / "ready.json"
-    process = subprocess.Popen(
-        [sys.executable, "-c", MAIN, "pzq", "--ready-file", str(ready), *EVERYWHERE, *options],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = ("pzq", "--ready-file", ready, *EVERYWHERE, *options)
+    process = ForkedProcess(MAIN, *words, stderr=subprocess.PIPE, text=True)
     try:
         until(lambda: ready.exists() or process.poll() is not None)
         assert ready.exists(), process.communicate()[1]

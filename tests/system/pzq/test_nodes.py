@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -17,14 +14,16 @@ from typing import Any
 
 import pytest
 import zmq
+from click.testing import CliRunner
 
 import omq
 from omq._core.blocks import encode
+from omq.cli.pzq import pzq
 from omq.pzq import Consumer, Device, NotReplicated, Producer
 from omq.pzq.wire import key_format, key_of, pack
 from tests.support.libzmq_pzq_clients import figures, raw
 from tests.support.ports import held
-from tests.support.pzq_nodes import HOSTS, ROOT, Node, running, until
+from tests.support.pzq_nodes import HOSTS, Node, running, until
 
 STATE: dict[str, Any] = {"incarnations": [1], "store": "", "records": {}, "heard": {}, "holds": {}, "known": {}}
 pytestmark = pytest.mark.timeout(60)
@@ -346,14 +345,10 @@ def test_nodes_with_curve_have_one_key(tmp_path: Path) -> None:
 
 
 def test_the_command_names_its_options() -> None:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "omq.cli.main", "pzq", "--nodes", "tcp://127.0.0.2:1,tcp://127.0.0.2:2"),
-            *("--broadcast-dsn", "tcp://127.0.0.1:3", "--timeout_replication", "5"),
-        ],
-        capture_output=True, text=True, timeout=30, cwd=ROOT, env=os.environ, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
+    nodes = ("--nodes", "tcp://127.0.0.2:1,tcp://127.0.0.2:2")
+    options = ("--broadcast-dsn", "tcp://127.0.0.1:3", "--timeout_replication", "5")
+    done = CliRunner().invoke(pzq, [*nodes, *options])
+    assert done.exit_code == 2
     assert "--nodes='tcp://127.0.0.2:2': is listed twice" in done.stderr
 
 

@@ -6,8 +6,6 @@ import ast
 import json
 import logging
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 
 from omq.serving.log import JsonFormatter
+from tests.support.fork_server import run
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "reference" / "broker-log.md"
@@ -77,7 +76,7 @@ def test_a_program_logs_in_the_format(log_format: str) -> None:
         "logging.getLogger('omq.a').info('low')\n"
         "logging.getLogger('omq.a').warning('high %d', 7, extra={'event': 'e'})\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
+    done = run(program)
     (line,) = done.stderr.splitlines()
     if log_format == "json":
         found = json.loads(line)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.fork_server import ForkedProcess
 
 ROOT = Path(__file__).parents[3]
 
@@ -44,14 +44,9 @@ run_server(
 """
 
 
-def begin(ready: Path, *words: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(ready), *words],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def begin(ready: Path, *words: str) -> ForkedProcess:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = ForkedProcess(PROGRAM, ready, *words, text=True, **pipes)
     assert process.stdout is not None
     assert process.stdout.readline() == "started\n"
     return process

@@ -5,8 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +17,7 @@ from omq.store.interface import Append, MakeTopic
 from omq.store.lmdb import store_directory
 from omq.store.lmdb.inspector import Inspector
 from omq.store.lmdb.store import LmdbStore
+from tests.support.fork_server import run
 from tests.support.open_store import Opened
 from tests.support.waits import until
 
@@ -30,7 +29,7 @@ def test_a_second_opener_is_refused(again: Again, directory: Path) -> None:
     with pytest.raises(StoreLocked, match=str(os.getpid())):
         LmdbStore(directory, notify=print)
     code = "import sys; from omq.store.lmdb.store import LmdbStore; LmdbStore(sys.argv[1], notify=print)"
-    other = subprocess.run([sys.executable, "-c", code, directory], capture_output=True, text=True, check=False)
+    other = run(code, directory)
     assert "StoreLocked" in other.stderr
 
 
@@ -87,7 +86,6 @@ KILLED = """
 import os, signal, sys
 from omq._core import blocks
 from omq.store.interface import Append, MakeTopic
-sys.path.insert(0, sys.argv[2])
 from tests.support.open_store import Opened
 from tests.support.waits import until
 log = Opened.on_disk(sys.argv[1])
@@ -101,8 +99,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def killed(directory: Path) -> None:
     """A store whose process was killed."""
-    root = Path(__file__).parents[3]
-    died = subprocess.run([sys.executable, "-c", KILLED, directory, root], check=False, timeout=60)
+    died = run(KILLED, directory)
     assert died.returncode == -signal.SIGKILL
 
 

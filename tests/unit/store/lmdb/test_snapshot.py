@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from omq.store.lmdb.store import LmdbStore
 from omq.store.lmdb.store_directory import StoreDirectory
 from tests.support import snapshot_process
 from tests.support.disks import small_disk_at
+from tests.support.fork_server import run
 from tests.support.open_store import Opened
 from tests.support.waits import until
 
@@ -62,10 +62,9 @@ def files(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-def command(*words: object) -> subprocess.CompletedProcess[str]:
+def command(*words: str | Path) -> subprocess.CompletedProcess[str]:
     """Runs `omq`, in a process of its own: LMDB opens an environment once per process."""
-    program = [sys.executable, "-m", "omq.cli.main", *map(str, words)]
-    return subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    return run("from omq.cli.main import main; main()", *words)
 
 
 def killed_after(directory: Path, code: str) -> None:
@@ -79,7 +78,7 @@ log = Opened.on_disk(sys.argv[1], flush_interval=3600.0)
 {code}
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    died = subprocess.run([sys.executable, "-c", program, directory], cwd=ROOT, check=False, timeout=60)
+    died = run(program, directory)
     assert died.returncode == -signal.SIGKILL
 
 

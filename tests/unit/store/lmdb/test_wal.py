@@ -4,8 +4,6 @@ import errno
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ from omq.store.interface import Acknowledge, Append, DeleteTopic
 from omq.store.lmdb import applier, store_directory, wal
 from omq.store.lmdb.inspector import Inspector
 from omq.store.lmdb.wal import MAX_FILE_BYTES, MAX_WRITE_BYTES, MAX_WRITES
+from tests.support.fork_server import run
 from tests.support.lmdb_faults import Failing, NoRoom
 from tests.support.open_store import TIMEOUT_S, Opened
 
@@ -114,7 +113,6 @@ def test_logged_appends_of_a_killed_process_are_replayed(again: Again, died: Aga
 
 KILLED = """
 import os, signal, sys
-sys.path.insert(0, sys.argv[2])
 from omq._core import blocks
 from omq.store.interface import Append
 from tests.support.open_store import Opened
@@ -128,8 +126,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def kill_one(directory: Path) -> None:
     """Returns a store whose process has logged 70 messages and was killed."""
-    root = Path(__file__).parents[4]
-    killed = subprocess.run([sys.executable, "-c", KILLED, directory, root], check=False, timeout=60)
+    killed = run(KILLED, directory)
     assert killed.returncode == -signal.SIGKILL
 
 
