@@ -92,7 +92,7 @@ def session(master: str, **conf: str) -> Any:
     return found
 
 
-#: Small queries take less than half of their time. By default each one compiles Java, and each microbatch starts some 50
+#: Small queries take less than half of their time. By default each one compiles Java, and each microbatch starts twenty
 #: processes, of `chmod` and `readlink`, for the files of its checkpoint.
 QUICK = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",

@@ -25,7 +25,6 @@ from omq.spark.live.source import SocketStreamReader, _loss_text
 from omq.spark.options import STREAM_READ
 from tests.support.waits import until
 
-
 pytestmark = pytest.mark.usefixtures("forked_receivers")
 
 
