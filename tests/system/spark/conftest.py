@@ -80,7 +80,9 @@ def session(master: str, **conf: str) -> Any:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
         # A JVM that lives a minute has no time for its best compiler; it would take a core from those who are tested.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # Nor has it time to verify Spark's classes.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.metricsEnabled": "false",

@@ -140,7 +140,7 @@ def test_a_killed_receiver_is_replaced_and_the_loss_logged(
         if rows:
             came.set()
 
-    query = started(stream(spark, socket="PULL", connect=push.endpoints[0], triggerSeconds=0.5), sink)
+    query = started(stream(spark, socket="PULL", connect=push.endpoints[0], triggerSeconds=0.2), sink)
     push.send_many([b"%d" % n for n in range(100)])
     assert came.wait(60)
     (victim,) = set(receivers()) - before
