@@ -78,7 +78,7 @@ def serve(listener: socket.socket) -> tuple[list[str], dict[str, str], str, tupl
     with selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
         while True:
-            for key, _ in selector.select():
+            for key, _ in selector.select()[:1]:  # which may change what the next ones are about
                 if key.fileobj is listener:
                     client, _ = listener.accept()
                     request, descriptors, _, _ = socket.recv_fds(client, MAX_REQUEST_BYTES, 3)
@@ -102,7 +102,7 @@ def serve(listener: socket.socket) -> tuple[list[str], dict[str, str], str, tupl
                     pid, client = key.data
                     os.close(selector.unregister(key.fileobj).fd)
                     _, status = os.waitpid(pid, 0)
-                    with client, contextlib.suppress(KeyError, BrokenPipeError):
+                    with client, contextlib.suppress(KeyError, OSError):
                         selector.unregister(client)
                         client.send(b"%d" % os.waitstatus_to_exitcode(status))
 
