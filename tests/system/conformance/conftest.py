@@ -199,6 +199,27 @@ def pytest_itemcollected(item: pytest.Item) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves each combination of other parameters to one twin; those with the other one run with the slow tests.
+
+    The transports have combinations of their own. Modules with `on_each_twin` have values that one twin does not know.
+    """
+    runs: dict[tuple[object, ...], list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and not item.get_closest_marker("slow"):
+            found = item.callspec.params
+            if hasattr(item.module, "on_each_twin"):
+                continue
+            if "twin" in found and "endpoint" not in found and len(found) > 1:
+                others = item.callspec.id.replace(found["twin"], "", 1)
+                runs.setdefault((item.path, item.originalname, others), []).append(item)
+    for number, some in enumerate(runs.values()):
+        for item in some:
+            if item is not some[number % len(some)]:
+                item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(params=["blocking", "asyncio"])
 def twin(request: pytest.FixtureRequest) -> Iterator[Twin]:
     """Makes sockets: `twin("PUSH", bind=...)`; each test runs with both twins."""

@@ -11,6 +11,8 @@ import omq
 import omq.asyncio
 from tests.support.waits import BOUND, until
 
+on_each_twin = True  # each has calls of its own
+
 #: What raises, by the type of socket that it needs.
 REFUSED = {
     "bind": lambda one: one.bind("inproc://other"),

@@ -473,7 +473,7 @@ def test_reconnect_stop_ends_the_attempts(twin, tmp_path, inproc, transport, sto
     if stop == "after disconnect":
         dialled.wait_connected(timeout=BOUND)
         bound.stop()
-    assert events(twin, monitor, "connect_retried", 0.4) == []
+    assert events(twin, monitor, "connect_retried", 0.2) == []
     assert not dialled.peers
     monitor.close()
 
@@ -503,7 +503,7 @@ def test_the_same_place_twice_is_one_connection(twin, tmp_path, kind, peer, tran
     options = {"subscribe": b""} if kind == "SUB" else {}
     bound, once, place = _twice(twin, kind, peer, endpoint, **options)
     with pytest.raises(omq.Timeout):
-        bound.wait_connected(2, timeout=0.2)
+        bound.wait_connected(2, timeout=0.1)
     assert len(bound.peers) == len(once.peers) == 1
     once.disconnect(place)  # which ends it, however often it was asked for
     until(lambda: not bound.peers)

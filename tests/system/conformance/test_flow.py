@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import omq
+from tests.support.fork_server import ForkedProcess
 from tests.support.parameters import each_value_once
 from tests.support.waits import BOUND, until
 
@@ -42,18 +42,13 @@ class Consumer:
     )
 
     def __init__(self, endpoint: str, manner: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", self.SOURCE, endpoint, manner],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = ForkedProcess(self.SOURCE, endpoint, manner, text=True, **pipes)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "up\n"
 
     def count(self) -> int:
-        out, _ = self.process.communicate("\n", timeout=BOUND)
+        out, _ = self.process.communicate(timeout=BOUND)  # and ends its input
         return int(out)
 
 
@@ -82,7 +77,7 @@ def test_a_stuck_consumer_among_four_parks_only_what_it_has_pulled(twin, consume
         stuck.process.send_signal(signal.SIGSTOP)
     busy = [consumer(endpoint, "busy") for _ in range(3)]
     push.wait_connected(4, timeout=BOUND)
-    total = 6000
+    total = 3000
     assert push.send_many([BODY] * total, timeout=BOUND) == total, "a stuck consumer blocks the sender"
     taken = [one.count() for one in busy]
     if how == "stopped":

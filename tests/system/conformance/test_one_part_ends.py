@@ -8,13 +8,13 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 
 import pytest
 
 import omq
 import omq.asyncio
 from tests.support import raw_zmtp
+from tests.support.fork_server import ForkedProcess
 from tests.support.parameters import each_value_once
 from tests.support.waits import BOUND, until
 from tests.system.conformance.test_one_part import PAIRS, RECEIVERS, ids
@@ -71,13 +71,7 @@ def test_a_process_that_is_killed_costs_its_connection_only(twin, sender, receiv
     if sender == "SERVER":
         one.send(b"here I am")
     for _ in range(2):
-        process = subprocess.Popen(
-            [sys.executable, "-c", SENDER, sender, one.endpoints[0]],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        with process:
+        with ForkedProcess(SENDER, sender, one.endpoints[0], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"sent\n"
             process.kill()

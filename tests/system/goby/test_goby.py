@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -20,23 +19,17 @@ from omq.cli.goby import line_of
 from omq.goby import Daemon, Portal, Received
 from omq.goby.protobuf import TerminateRequest
 from omq.goby.record import Recorder, Recording, publication_of
+from tests.support.fork_server import ForkedProcess
 from tests.support.parameters import each_value_once
 from tests.support.waits import until
 
 pytestmark = pytest.mark.timeout(60)
 
-ROOT = Path(__file__).parents[3]
 MAIN = "from omq.cli.main import main; main()"
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", MAIN, "goby", *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def start(*arguments: str) -> ForkedProcess:
+    return ForkedProcess(MAIN, "goby", *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def recording_of(path: Path) -> list[tuple[int, bytes]]:
@@ -163,7 +156,7 @@ def test_a_player_whose_gobyd_is_gone_ends_by_a_signal(tmp_path: Path, number: s
         play = start("play", str(tmp_path / "log"), f"--socket-name={tmp_path}/g", f"--speed={speed}")
         texts.recv(timeout=20)
     try:
-        time.sleep(0.5)  # it may notice the loss; the signal ends it either way
+        time.sleep(0.2)  # it may notice the loss; the signal ends it either way
         play.send_signal(number)
         began = time.monotonic()
         _, err = play.communicate(timeout=20)

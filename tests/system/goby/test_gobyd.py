@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from omq.cli.gobyd import gobyd as command
 from omq.goby import Daemon, Portal
 from omq.goby.protobuf import TerminateRequest
+from tests.support.fork_server import ForkedProcess
 from tests.support.parameters import each_value_once
 from tests.support.waits import until
 
@@ -27,15 +28,10 @@ MAIN = "from omq.cli.main import main; main()"
 
 
 @contextlib.contextmanager
-def gobyd(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+def gobyd(folder: Path, *options: str) -> Iterator[tuple[ForkedProcess, dict[str, str]]]:
     """A process that serves, and where."""
     ready = folder / "ready.json"
-    process = subprocess.Popen(
-        [sys.executable, "-c", MAIN, "gobyd", "--ready-file", str(ready), *options],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = ForkedProcess(MAIN, "gobyd", "--ready-file", ready, *options, stderr=subprocess.PIPE, text=True)
     try:
         until(lambda: ready.exists() or process.poll() is not None)
         assert ready.exists(), process.communicate()[1]
@@ -60,12 +56,7 @@ async def main():
 asyncio.run(main())
 """
     with gobyd(tmp_path, "--socket-name", str(tmp_path / "g"), "--required-client", "b"):
-        listening = subprocess.Popen(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        listening = ForkedProcess(program, stdout=subprocess.PIPE, text=True)
         try:
             with Portal("a", socket_name=tmp_path / "g") as a:
                 a.publish("g", "text")
@@ -207,7 +198,8 @@ def test_a_signal_that_comes_while_it_is_stopped_counts(tmp_path: Path, number: 
     for _ in range(4):
         with gobyd(tmp_path, "--socket-name", str(tmp_path / "g")) as (process, _where):
             process.send_signal(signal.SIGSTOP)
-            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+            status = Path(f"/proc/{process.pid}/status")
+            until(lambda: "State:\tT" in status.read_text())  # noqa: B023 - called at once
             process.send_signal(number)
             process.send_signal(signal.SIGCONT)
             assert process.wait(20) == 0

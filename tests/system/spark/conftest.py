@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import shlex
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 
 import omq
 from omq.broker import Client, Server
+from tests.support.forking_python import forking_python
 
 ROOT = Path(__file__).parents[3]
 #: Where the module lies that Spark finds the data source by; an installed package has it at the top.
@@ -40,35 +39,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"!! SPARK IS NOT TESTED: {MISSING}"))
 
 
-def write_worker_python(program: Path, path: str) -> None:
-    """Writes a Python for Spark's workers that imports the installed PySpark.
-
-    Spark puts its `pyspark.zip`, which has no bytecode, at the front of the path, so that every Python process that it
-    starts compiles PySpark first. It starts one for each streaming source, and fails the query with "Python worker
-    failed to connect back" if that takes 10 s (`PythonWorkerFactory.createSimpleWorker`); no option changes this limit.
-
-    Args:
-        program: The file.
-        path: The `PYTHONPATH` of the workers.
-    """
-    program.write_text(f'#!/bin/sh\nexport PYTHONPATH={shlex.quote(path)}\nexec {shlex.quote(sys.executable)} "$@"\n')
-    program.chmod(0o755)
+#: What the processes of Spark and the receivers import.
+MODULES = (
+    "omq.spark.live.source",
+    "omq.spark.source",
+    "omq.spark.topics.sink",
+    "omq.spark.topics.source",
+    "pyspark.sql.worker.plan_data_source_read",
+    "pyspark.sql.worker.write_into_data_source",
+    "pyspark.worker",
+)
 
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Sets the variables by which Python workers find this package."""
+    """Sets the variables by which Python workers find this package, and start in forks.
+
+    Spark puts its `pyspark.zip`, which has no bytecode, at the front of the path, so that every Python process that it
+    starts compiles PySpark first. It starts one for each streaming source, and fails the query with "Python worker
+    failed to connect back" if that takes 10 s (`PythonWorkerFactory.createSimpleWorker`); no option changes this limit.
+    """
     before = dict(os.environ)
     path = os.pathsep.join([str(ROOT), str(TOP), *filter(None, [os.environ.get("PYTHONPATH")])])
-    program = tmp_path_factory.mktemp("workers") / "python"
-    write_worker_python(program, path)
-    os.environ |= {
-        "PYTHONPATH": path,
-        "PYSPARK_PYTHON": str(program),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
+    os.environ |= {"PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
     os.environ.pop("SPARK_HOME", None)
-    yield
+    with forking_python(tmp_path_factory.mktemp("python"), *MODULES, path=path) as program:
+        os.environ["PYSPARK_PYTHON"] = str(program)
+        yield
     os.environ.clear()
     os.environ.update(before)
 
@@ -83,7 +80,9 @@ def session(master: str, **conf: str) -> Any:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
         # A JVM that lives a minute has no time for its best compiler; it would take a core from those who are tested.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # Nor has it time to verify Spark's classes.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.metricsEnabled": "false",
@@ -95,10 +94,22 @@ def session(master: str, **conf: str) -> Any:
     return found
 
 
+#: Small queries take less than half of their time. By default each one compiles Java, and each microbatch starts twenty
+#: processes, of `chmod` and `readlink`, for the files of its checkpoint.
+QUICK = {
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
+    "FileSystemBasedCheckpointFileManager",
+}
+
+
 @pytest.fixture(scope="session")
 def spark(environment: None) -> Iterator[Any]:
     """The session that most tests share: `local[2]`."""
-    found = session("local[2]")
+    found = session("local[2]", **QUICK)
     yield found
     _stop(found)
 

@@ -61,7 +61,7 @@ def test_partitions_are_connections_to_one_endpoint(spark: Any, feed: Feeder) ->
         push.send_many([b"x"] * 40)
 
     feed.run(job)
-    frame = read(spark, socket="PULL", connect=push.endpoints[0], partitions=2, maxSeconds=5)
+    frame = read(spark, socket="PULL", connect=push.endpoints[0], partitions=2, maxRows=20)
     assert frame.rdd.getNumPartitions() == 2
     assert frame.count() == 40
 
@@ -114,7 +114,7 @@ def test_bounds_in_bytes_and_seconds(spark: Any, feed: Feeder) -> None:
     url = feed.push([b"x" * 1000])
     assert read(spark, socket="PULL", connect=url, maxBytes=10, maxSeconds=30).count() == 1
     url = feed.push([b"x"] * 7)
-    assert read(spark, socket="PULL", connect=url, maxSeconds=3).count() == 7
+    assert read(spark, socket="PULL", connect=url, maxSeconds=2).count() == 7
 
 
 def test_a_schema_of_the_users_own(spark: Any, feed: Feeder) -> None:
@@ -194,7 +194,7 @@ def test_keys_by_file_path_on_both_sides(spark: Any, feed: Feeder, tmp_path: Any
     assert read(spark, socket="PULL", connect=url, maxRows=10, **keys).count() == 10
     # without keys no peer is let in,
     url = feed.push([b"sealed"] * 10, security=guard)
-    assert read(spark, socket="PULL", connect=url, maxSeconds=2).count() == 0
+    assert read(spark, socket="PULL", connect=url, maxSeconds=1).count() == 0
     # and as a server, for clients that are known.
     endpoint = f"ipc://{tmp_path}/sealed"
     for secret in (omq.curve_keypair()[1], theirs[1]):

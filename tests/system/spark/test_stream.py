@@ -28,7 +28,7 @@ def test_every_message_comes_once_and_in_order_over_many_microbatches(
     count = 3000
     urls = [feed.push([b"%d" % n for n in range(count)]) for _ in range(2)]
     seen = Seen(2 * count)
-    frame = stream(spark, socket="PULL", connect=",".join(urls), maxRowsPerTrigger=1000, triggerSeconds=1)
+    frame = stream(spark, socket="PULL", connect=",".join(urls), maxRowsPerTrigger=1000, triggerSeconds=0.3)
     started.append(frame.writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path)).start())
     seen.wait()
     assert max(seen.batches) <= 2000
@@ -55,7 +55,7 @@ def test_a_restart_from_a_checkpoint_goes_on_with_what_comes(spark: Any, feed: F
     for round_ in range(2):
         push.send_many([b"%d" % (round_ * 100 + n) for n in range(100)])
         seen = Seen(100)
-        frame = stream(spark, socket="PULL", connect=push.endpoints[0], triggerSeconds=0.5)
+        frame = stream(spark, socket="PULL", connect=push.endpoints[0], triggerSeconds=0.2)
         query = frame.writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path)).start()
         seen.wait()
         numbers.append({number for number, rows in zip(seen.numbers, seen.batches, strict=True) if rows})
@@ -92,7 +92,7 @@ def test_a_sink_that_raises_fails_the_query(spark: Any, feed: Feeder, tmp_path: 
     def sink(frame: Any, number: int) -> None:
         raise RuntimeError("the sink does not like it")
 
-    frame = stream(spark, socket="PULL", connect=url, triggerSeconds=0.5)
+    frame = stream(spark, socket="PULL", connect=url, triggerSeconds=0.2)
     query = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path)).start()
     with pytest.raises(Exception, match="the sink does not like it"):
         query.awaitTermination(60)
@@ -124,7 +124,7 @@ def test_a_sink_that_cannot_send_fails_the_query_and_the_next_one_is_not_hindere
 ) -> None:
     def written(url: str, columns: list[str], **more: str) -> Any:
         source = feed.push([b"%d" % n for n in range(100)])
-        frame = stream(spark, socket="PULL", connect=source, columns="value", triggerSeconds=0.5)
+        frame = stream(spark, socket="PULL", connect=source, columns="value", triggerSeconds=0.2)
         writer = frame.selectExpr(*columns).writeStream.format("omq").options(socket="PUSH", connect=url, **more)
         return writer.option("checkpointLocation", str(tmp_path / url[-5:])).start()
 
@@ -139,7 +139,7 @@ def test_a_sink_that_cannot_send_fails_the_query_and_the_next_one_is_not_hindere
 def test_a_stream_from_socket_to_socket(spark: Any, feed: Feeder, started: list[Any], tmp_path: Any) -> None:
     url = feed.push([b"%d" % n for n in range(2000)])
     pull = feed.open(omq.PULL, bind="tcp://127.0.0.1:*")
-    frame = stream(spark, socket="PULL", connect=url, columns="value", triggerSeconds=0.5)
+    frame = stream(spark, socket="PULL", connect=url, columns="value", triggerSeconds=0.2)
     query = frame.selectExpr("CAST(2 * CAST(CAST(value AS STRING) AS INT) AS STRING) AS value").writeStream
     query = query.format("omq").option("socket", "PUSH").option("connect", pull.endpoints[0])
     started.append(query.option("checkpointLocation", str(tmp_path)).start())

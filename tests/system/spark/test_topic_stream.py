@@ -92,10 +92,10 @@ def test_a_microbatch_waits_for_rows_but_not_longer_than_it_may(
         time.sleep(0.01)  # the trigger sees some of them
     published = time.monotonic()  # the delay counts from the trigger that saw them, and Spark may take seconds for that
     until(lambda: sum(seen.batches) == 50)
-    assert seen.batches == [50]
+    assert seen.batches in ([50], [0, 50])  # the first microbatch is planned in any case
     client.publish_many(topic, [b"x"] * 10)
     seen.wait()
-    assert seen.batches == [50, 10]
+    assert seen.batches[-2:] == [50, 10]
     assert time.monotonic() - published > 4.9
 
 

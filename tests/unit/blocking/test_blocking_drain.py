@@ -18,7 +18,7 @@ import omq.asyncio
 from tests.support.raw_peer import GREETING, command, frames, ready
 from tests.support.waits import until
 
-MESSAGES = 20_000
+MESSAGES = 10_000
 
 
 @pytest.fixture(params=["tcp", "ipc"])

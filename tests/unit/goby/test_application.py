@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,11 +24,10 @@ from omq.goby.protobuf import (
     TerminateRequest,
     TerminateResponse,
 )
+from tests.support.fork_server import ForkedProcess
 from tests.support.waits import until
 
 pytestmark = pytest.mark.timeout(60)
-
-ROOT = Path(__file__).parents[3]
 
 
 class Echo(Application):
@@ -237,15 +235,9 @@ def test_configurations(tmp_path: Path) -> None:
 
 
 @contextmanager
-def program(text: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def program(text: str, *arguments: str) -> Iterator[ForkedProcess]:
     """A program in a process of its own, which is killed if it has not ended."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", text, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = ForkedProcess(text, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield process
     finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +15,13 @@ import pytest
 import omq
 import omq.asyncio.goby as twin
 from omq.goby import Daemon, Portal
+from tests.support.fork_server import ForkedProcess
 from tests.support.waits import until
 from tests.unit.goby.conftest import Make, Twin
 
 pytestmark = pytest.mark.timeout(60)
 
-ROOT = Path(__file__).parents[3]
+MAIN = "from omq.cli.main import main; main()"
 MANY = 3000  # publications, more than the marks have room for
 
 
@@ -95,19 +95,11 @@ def test_a_publisher_that_alone_is_cut_off_is_noticed(portal: Twin, bus: Make) -
 
 
 @contextmanager
-def gobyd(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+def gobyd(folder: Path, port: int) -> Iterator[ForkedProcess]:
     """A gobyd of another process, over tcp."""
     ready = folder / "ready.json"
-    command = [
-        sys.executable,
-        "-m",
-        "omq",
-        "gobyd",
-        "--transport=tcp",
-        f"--tcp-port={port}",
-        "--bind-address=127.0.0.1",
-    ]
-    process = subprocess.Popen([*command, "--ready-file", str(ready)], cwd=ROOT, stderr=subprocess.DEVNULL)
+    options = ("--transport=tcp", f"--tcp-port={port}", "--bind-address=127.0.0.1", "--ready-file", ready)
+    process = ForkedProcess(MAIN, "gobyd", *options, stderr=subprocess.DEVNULL)
     try:
         until(ready.exists)
         yield process
@@ -130,7 +122,7 @@ def test_a_gobyd_whose_host_falls_silent_is_missed_by_subscribers(
             portal.wait_released(10)
         at = a._connections()
         with pytest.raises(omq.ReceiveTimeout):
-            texts.recv(timeout=1.5)
+            texts.recv(timeout=1.0)
         assert a._connections() == at, "a quiet one is not taken for a lost one"
         process.send_signal(signal.SIGSTOP)
         until(lambda: not a.released and not b.released, bound=10)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import pytest
 
 import omq
 from omq.goby import BufferFull, Daemon, Portal
+from tests.support.fork_server import run
 from tests.support.waits import until
 from tests.unit.goby.conftest import Make, Twin
 
@@ -177,7 +176,7 @@ def test_a_passing_process_of_the_same_name_does_not_keep_the_hold(tmp_path: Pat
     ):
         nav.ready()
         until(lambda: daemon.missing == ["logger"])
-        subprocess.run([sys.executable, "-c", passing], check=True, timeout=20)
+        run(passing).check_returncode()
         with Portal("logger", **bus_options) as logger:  # type: ignore[arg-type]
             logger.ready()
             nav.wait_released(10)

@@ -25,6 +25,8 @@ from omq.spark.live.source import SocketStreamReader, _loss_text
 from omq.spark.options import STREAM_READ
 from tests.support.waits import until
 
+pytestmark = pytest.mark.usefixtures("forked_receivers")
+
 
 @pytest.fixture(autouse=True)
 def loopback(monkeypatch: pytest.MonkeyPatch) -> None:
