@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, Final, Literal
 
 from omq._core.blocks import read_header
@@ -136,7 +136,7 @@ class BroadcastTopic(Topic):
         scheduler: TopicScheduler,
         cursors: dict[str, int],
         dead_letters: DeadLetters,
-        groups: Iterable[str] = (),
+        ack_floors: dict[str, int],
     ) -> None:
         super().__init__(state, store, scheduler)
         self._subscriptions: dict[TopicSubscription, None] = {}
@@ -158,7 +158,9 @@ class BroadcastTopic(Topic):
         self._dirty_groups: dict[str, None] = {}
         self._groups_first = state.first  # the oldest id, as far as the groups know
         self._purged = 0  # the last id that was purged or requeued
-        for group in groups:
+        #: The ack floors of the groups as they are stored; -1 for one whose row is damaged.
+        self._ack_floors = ack_floors
+        for group in ack_floors:
             self._add_group(group, state)
         #: The durable subscription of `retain_for`; it exists as long as the topic does.
         self._retained_for: str | None = self.settings.get("retain_for")
@@ -473,11 +475,13 @@ class BroadcastTopic(Topic):
 
     def _on_saved(self, write: Write) -> None:
         if write.error is None:
-            if isinstance(write, SetCursor):
+            if isinstance(write, Acknowledge):
+                self.acknowledged(write.group, write.floor)
+            elif isinstance(write, SetCursor):
                 self._unconfirmed.discard(write.name)
                 if write.name in self._cursors:
                     self._stored_cursors[write.name] = min(write.id, self._cursors[write.name])
-            self._schedule_trim()
+                self._schedule_trim()
         super()._on_saved(write)
 
     def _restore_unsaved(self, write: Write) -> None:
@@ -509,14 +513,15 @@ class BroadcastTopic(Topic):
         if "retention" in settings:
             positions += cursors.values()
             positions += self._moving.values()
-            if self.groups or self._damaged_groups or self._changing:
-                positions += self._store.store.ack_floors(self.id).values()
+            positions += self._ack_floors.values()
         if name is not None:
             positions.append(cursors[name] if name in cursors else self.state().first - 1)  # it will start there
         return min(positions, default=-1)
 
-    def acknowledged(self) -> None:
-        self._schedule_trim()
+    def acknowledged(self, group: str, floor: int) -> None:
+        if floor > self._ack_floors.get(group, floor):
+            self._ack_floors[group] = floor
+            self._schedule_trim()
 
     def _schedule_trim(self) -> None:
         """Schedules `_trim`, once for all results of this turn of the loop."""
@@ -670,6 +675,7 @@ class BroadcastTopic(Topic):
         async with self._change(name):
             await self._store.do(DeleteGroup(self.id, name))
             self._damaged_groups.pop(name, None)
+            self._ack_floors.pop(name, None)
         self._schedule_trim()
 
     def _log_group(self, name: str, change: str, text: str, **fields: int) -> None:
@@ -724,6 +730,7 @@ class BroadcastTopic(Topic):
                 if self.deleted:
                     raise TopicError(f"topic {self.name!r} was deleted")
                 self._damaged_groups.pop(name, None)
+                self._ack_floors[name] = position
                 self._add_group(name, self.state())
         finally:
             del self._moving[name]

@@ -150,9 +150,9 @@ class Broker:
         await self.store.open(self._open)
         for finding in self.store.store.findings:
             log.warning("store %s: %s", self._directory, finding, extra={"event": "store_finding", "finding": finding})
-        cursors, groups = self.store.store.all_cursors(), self.store.store.all_groups()
+        cursors, ack_floors = self.store.store.all_cursors(), self.store.store.all_ack_floors()
         for state in self.store.store.topics():
-            self._add(state, cursors.get(state.id), groups.get(state.id, ()))
+            self._add(state, cursors.get(state.id), ack_floors.get(state.id))
 
     def _open(self, notify: Notify, appended: Appended) -> Store:
         if self._directory is None:
@@ -200,10 +200,12 @@ class Broker:
 
     # ------------------------------------------------------------------ topics
 
-    def _add(self, state: TopicState, cursors: dict[str, int] | None = None, groups: Iterable[str] = ()) -> Topic:
+    def _add(
+        self, state: TopicState, cursors: dict[str, int] | None = None, ack_floors: dict[str, int] | None = None
+    ) -> Topic:
         topic: Topic
         if state.delivery == "broadcast":
-            topic = BroadcastTopic(state, self.store, self, cursors or {}, self, groups)
+            topic = BroadcastTopic(state, self.store, self, cursors or {}, self, ack_floors or {})
         else:
             topic = RoundRobinTopic(state, self.store, self, self)
         self.topics[state.name] = self._by_id[state.id] = topic
