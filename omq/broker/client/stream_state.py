@@ -245,7 +245,9 @@ class SubscriptionState(StreamState):
         }
         if self.reset and self.name is not None and not self.began:
             argument["reset"] = True
-        if self._take_over and not self.began:  # later, another client may have taken it over from this one
+        if self.name is not None and self.began:  # another client may have taken it over meanwhile
+            argument["resume"] = True
+        elif self._take_over:
             argument["take_over"] = True
         return argument
 

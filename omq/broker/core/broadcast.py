@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
 from typing import Any, Final, Literal
 
 from omq._core.blocks import read_header
@@ -147,6 +147,7 @@ class BroadcastTopic(Topic):
         #: When each was last opened, acknowledged or closed.
         self._active = dict.fromkeys(cursors, self._opened)
         self._holders: dict[str, TopicSubscription] = {}
+        self._last_clients: dict[str, Hashable] = {}  # the last client that has opened each
         self._dirty: dict[str, int] = {}
         self._unconfirmed: set[str] = set()  # names whose first position is not durable yet
         self._dead_letters = dead_letters
@@ -233,10 +234,14 @@ class BroadcastTopic(Topic):
         name: str | None = None,
         reset: bool = False,
         take_over: bool = False,
+        resume: bool = False,
+        client: Hashable = None,
     ) -> TopicSubscription:
         """Opens a subscription; see `Broker.subscribe`."""
         if self.deleted:
             raise TopicError(f"topic {self.name!r} was deleted")
+        if resume and name is not None and self._last_clients.get(name, client) != client:
+            raise self._taken_over(name)
         holder = None if name is None else self._holders.get(name)
         if holder is not None and not take_over:
             raise TopicError(
@@ -255,12 +260,13 @@ class BroadcastTopic(Topic):
             known, restarts = None, True
         position, from_earliest = self._start_position(replay, restarts) if known is None else (known, False)
         if holder is not None:
-            self._end(holder, TakenOver(f"another client has taken over {name!r} of topic {self.name!r}"))
+            self._end(holder, self._taken_over(holder.name))
         subscription = TopicSubscription(self, sink, name, position, from_earliest)
         self.touch()
         self._subscriptions[subscription] = None
         if name is not None:
             self._holders[name] = subscription
+            self._last_clients[name] = client
             self._active[name] = Activity.now()
             if known is None:
                 # The subscription is durable from now on, even if its position is never moved.
@@ -268,6 +274,9 @@ class BroadcastTopic(Topic):
                 self.move(name, position)
         subscription.resume()
         return subscription
+
+    def _taken_over(self, name: str | None) -> TakenOver:
+        return TakenOver(f"another client has taken over {name!r} of topic {self.name!r}")
 
     def _start_position(self, replay: str | int | StartTime, restarts: bool) -> tuple[int, bool]:
         """Returns the position where a subscription starts or restarts, and whether that is the earliest message."""
@@ -602,6 +611,7 @@ class BroadcastTopic(Topic):
             raise
         if name not in self._cursors:
             self._stored_cursors.pop(name, None)
+            self._last_clients.pop(name, None)
         self._schedule_trim()
 
     # ------------------------------------------------------------------ consumer groups

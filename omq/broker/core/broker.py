@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -625,6 +625,8 @@ class Broker:
         name: str | None = None,
         reset: bool = False,
         take_over: bool = False,
+        resume: bool = False,
+        client: Hashable = None,
     ) -> TopicSubscription:
         """Opens a subscription to a broadcast topic.
 
@@ -636,8 +638,11 @@ class Broker:
                 name resumes there. Only one subscription with a name can be open.
             reset: Starts over at *replay* if messages after the stored position were dropped.
             take_over: Ends the open subscription with this name, which gets `TakenOver`.
+            resume: The client had this subscription open before its connection was lost.
+            client: Identifies the client in its later connections, too.
 
         Raises:
+            TakenOver: Another client has opened the subscription that should be resumed.
             TopicError: It is a round-robin topic, the name is in use, the id is above the newest one, or the time is in
                 the future.
             Overrun: Messages that the subscription starts with were dropped.
@@ -649,7 +654,7 @@ class Broker:
             check_name(name, "a subscription's name")
         elif take_over:
             raise TopicError("take_over=True: only a durable subscription can be taken over; give its name")
-        return topic.subscribe(replay, sink, name, reset, take_over)
+        return topic.subscribe(replay, sink, name, reset, take_over, resume, client)
 
     def consume(
         self,

@@ -712,7 +712,7 @@ class ClientSession:
         credit = p.whole(arguments, "credit", _DEFAULT_CREDIT_BYTES)
         name = p.optional_text(arguments, "name")
         replay = _read_replay(arguments.get("replay", "latest"))
-        reset, take_over = p.flag(arguments, "reset"), p.flag(arguments, "take_over")
+        reset, take_over, resume = (p.flag(arguments, key) for key in ("reset", "take_over", "resume"))
         sink = SubscriptionSink(self, tag, topic, credit)
 
         def start(error: BrokerError | None) -> None:
@@ -730,7 +730,10 @@ class ClientSession:
             self.put((p.SUBSCRIBED, tag, p.pack_json(answer)))
             sink.reader.resume()
 
-        sink.reader = self.broker.subscribe(topic, replay, sink, name=name, reset=reset, take_over=take_over)
+        client = self.user, self._client
+        sink.reader = self.broker.subscribe(
+            topic, replay, sink, name=name, reset=reset, take_over=take_over, resume=resume, client=client
+        )
         self.tags[tag] = sink
         self._track(topic)
         if name is not None and isinstance(topic, BroadcastTopic) and not topic.is_durable(name):

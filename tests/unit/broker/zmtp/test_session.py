@@ -1189,6 +1189,27 @@ async def test_only_a_group_has_a_generation():
         assert json.loads(answer[2]) == {"topic_id": broker.topic("j").id}
 
 
+@pytest.mark.parametrize("user", [None, "alice"])
+async def test_a_subscription_is_not_resumed_after_another_client_has_opened_it(user):
+    async with core() as broker:
+        first = await prepared(broker)
+        held = json.dumps({"name": "n", "replay": "earliest"}).encode()
+        resumed = json.dumps({"name": "n", "replay": "earliest", "resume": True}).encode()
+        assert (await ask(first, b"SUBSCRIBE", b"1", b"t", held))[0] == b"SUBSCRIBED"
+        first.connection_lost()
+        first = first._transport.session()
+        assert (await ask(first, b"SUBSCRIBE", b"1", b"t", resumed))[0] == b"SUBSCRIBED"
+        first.connection_lost()
+        first = first._transport.session()
+        other = first._transport.session(user, client=CLIENT if user else "f" * 32)
+        assert (await ask(other, b"SUBSCRIBE", b"1", b"t", held))[0] == b"SUBSCRIBED"
+        assert (await ask(first, b"SUBSCRIBE", b"1", b"t", resumed))[2] == b"taken-over"
+        assert (await ask(first, b"SUBSCRIBE", b"1", b"t", held))[2] == b"topic"
+        other.connection_lost()
+        assert (await ask(first, b"SUBSCRIBE", b"1", b"t", resumed))[2] == b"taken-over"
+        assert (await ask(first, b"SUBSCRIBE", b"1", b"t", held))[0] == b"SUBSCRIBED"
+
+
 # ------------------------------------------------------------------ statistics and log
 
 
