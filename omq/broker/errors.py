@@ -77,9 +77,10 @@ class TopicError(BrokerError):
 
 
 class TakenOver(BrokerError):
-    """Raised when another client has taken over the durable subscription (`subscribe(take_over=True)`).
+    """Raised when another client has taken over the durable subscription.
 
-    The broker ignores cursors that this client sends for it from then on.
+    It did so by `subscribe(take_over=True)`, or has opened it while this client was not connected. The broker ignores
+    cursors that this client sends for it from then on.
     """
 
     code = "taken-over"

@@ -63,6 +63,10 @@ def seek(topic: str, name: str, position: str | int | datetime, take_over: bool,
         with client.subscribe(topic, name=name, replay="earliest", take_over=take_over, credit=1) as subscription:
             subscription.ack(cursor)
             client.flush()
+            at = find(client, topic, name).position
+        if at != cursor:
+            why = "a topic with retention or retain_for does not move it back" if at > cursor else "it was taken over"
+            raise TopicError(f"the cursor of {name!r} in topic {topic!r} is at {at}, not at {cursor}: {why}")
         print_fields(find(client, topic, name), as_json)
 
 
@@ -82,10 +86,11 @@ def cursor_of(client: Client, topic: str, position: str | int | datetime) -> int
     """Returns the id of the message before a position.
 
     Raises:
-        TopicError: The position is above the newest id.
+        TopicError: The position is above the newest id, or in the future.
         Overrun: The messages after the position are no longer kept.
     """
     if isinstance(position, datetime):
+        client.subscribe(topic, replay=position, credit=1).close()  # fails if messages since then were dropped
         return client.offset_at(topic, position) - 1
     info = client.topics(topic)[0]
     if isinstance(position, str):

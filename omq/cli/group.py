@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from omq.broker.errors import TopicError
 from omq.broker.types import GroupInfo
 from omq.cli.client_options import NAME, START_METAVAR, TOPIC, client_of, client_options, read_start
 from omq.cli.report import confirm, json_option, print_fields, print_result, print_table, yes_option
@@ -55,6 +56,7 @@ def seek(topic: str, name: str, position: str | int | datetime, as_json: bool, *
     """
     with client_of(options) as client:
         client.seek_group(topic, name, position)
-        for one in client.groups(topic):
-            if one.name == name:
-                print_fields(one, as_json)
+        moved = next((one for one in client.groups(topic) if one.name == name), None)
+        if moved is None:
+            raise TopicError(f"topic {topic!r} has no consumer group {name!r}: it was deleted after its move")
+        print_fields(moved, as_json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from omq.ranges import gaps
@@ -19,9 +19,10 @@ class AckSet:
         pages: Bitmaps of acknowledged ids above the floor, by page number: bit `id % PAGE_IDS` of page
             `id // PAGE_IDS`.
         deliveries: The number of failed deliveries by id.
+        generation: The generation of the group, from `SetGroup`; 0 without a group.
     """
 
-    __slots__ = ("counted", "deliveries", "dirty", "floor", "last_delivered", "pages")
+    __slots__ = ("counted", "deliveries", "dirty", "floor", "generation", "last_delivered", "pages")
 
     def __init__(
         self,
@@ -29,11 +30,13 @@ class AckSet:
         last_delivered: int = 0,
         pages: dict[int, int] | None = None,
         deliveries: dict[int, int] | None = None,
+        generation: int = 0,
     ) -> None:
         self.floor = floor
         self.last_delivered = last_delivered
         self.pages = pages if pages is not None else {}
         self.deliveries = deliveries if deliveries is not None else {}
+        self.generation = generation
         self.dirty: set[int] = set()  # numbers of the pages that `add` has changed or dropped
         self.counted: set[int] = set()  # ids whose deliveries were changed or dropped
 
@@ -42,7 +45,29 @@ class AckSet:
 
     def copy(self) -> AckSet:
         """Returns a copy."""
-        return AckSet(self.floor, self.last_delivered, dict(self.pages), dict(self.deliveries))
+        return AckSet(self.floor, self.last_delivered, dict(self.pages), dict(self.deliveries), self.generation)
+
+    def is_of(self, generation: int) -> bool:
+        """Returns whether a write about a generation of the group is about this ack set; 0 is any generation."""
+        return generation in (0, self.generation)
+
+    def record(
+        self, ranges: Iterable[tuple[int, int]], last_delivered: int, deliveries: Mapping[int, int], dropped: int
+    ) -> int:
+        """Records the content of an `Acknowledge`; returns the ack floor then.
+
+        Args:
+            ranges: The acknowledged ids.
+            last_delivered: The highest id ever delivered.
+            deliveries: The delivery counts.
+            dropped: All messages up to this id were dropped, and so count as acknowledged.
+        """
+        self.add(1, dropped)
+        self.last_delivered = max(self.last_delivered, last_delivered)
+        self.count(deliveries)
+        for first, last in ranges:
+            self.add(first, last)
+        return self.floor
 
     def add(self, first: int, last: int) -> None:
         """Adds the ids `first` to `last`, both included, and advances the ack floor as far as possible."""
@@ -63,7 +88,7 @@ class AckSet:
                 if first <= id <= last and self.deliveries.pop(id, None) is not None:
                     self.counted.add(id)
 
-    def count(self, deliveries: dict[int, int]) -> None:
+    def count(self, deliveries: Mapping[int, int]) -> None:
         """Sets delivery counts, but not those of acknowledged ids."""
         for id, number in deliveries.items():
             if id not in self:

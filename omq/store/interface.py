@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from omq.store.ack_set import AckSet
-from omq.store.errors import DamagedError
+from omq.store.errors import DamagedError, StoreError
 
 Delivery = Literal["broadcast", "round_robin"]
 Persistence = Literal["transient", "async", "weak", "strong"]
@@ -23,6 +23,7 @@ PRODUCER_TIMEOUT_US: Final = 86_400_000_000  # the idle time after which a produ
 MAX_ANSWERS: Final = 65_536  # kept for a producer that never confirms any
 MAX_SEQUENCE: Final = 2**64 - 1
 MAX_MEMORY_BYTES: Final = 64 << 20  # the default bound of a topic in memory
+MAX_READER_NAME_BYTES: Final = 255  # of the name of a durable subscription or a consumer group
 
 
 def keeps_unread(settings: Mapping[str, Any]) -> bool:
@@ -38,6 +39,19 @@ def drops_oldest(delivery: Delivery, settings: Mapping[str, Any]) -> bool:
     """
     default = "reject" if keeps_unread(settings) else "drop-oldest"
     return delivery == "broadcast" and settings.get("overflow", default) == "drop-oldest"
+
+
+def check_reader_name(name: str, reader: Literal["cursor", "group"]) -> None:
+    """Checks the name of a durable subscription, which has the cursor, or of a consumer group.
+
+    Raises:
+        StoreError: It is longer than `MAX_READER_NAME_BYTES`.
+    """
+    size = len(name.encode())
+    if size > MAX_READER_NAME_BYTES:
+        raise StoreError(
+            f"the name of the {reader} has {size} bytes; at most {MAX_READER_NAME_BYTES} are allowed: {name[:40]!r}..."
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -146,6 +160,9 @@ class Acknowledge(Write):
         ranges: First and last acknowledged id of each range, both included.
         last_delivered: The highest id ever delivered; 0 if it has not changed.
         deliveries: The number of failed deliveries by id. Dropped when the id is acknowledged.
+        generation: The generation of the group that it is about (see `SetGroup`): nothing is recorded if the group has
+            another one. 0: any.
+        floor: The ack floor then; 0 if nothing was recorded.
     """
 
     topic_id: int
@@ -153,6 +170,8 @@ class Acknowledge(Write):
     last_delivered: int = 0
     deliveries: dict[int, int] = field(default_factory=dict)
     group: str = field(default="", kw_only=True)
+    generation: int = field(default=0, kw_only=True)
+    floor: int = field(default=0, init=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -162,6 +181,7 @@ class MoveToDeadLetter(Write):
     Attributes:
         topic_id: The record's topic.
         group: The consumer group that acknowledges it, in a broadcast topic; empty: the topic is round-robin.
+        generation: The generation of the group, as in `Acknowledge`. Each generation may move the same record.
         id: Its id in that topic.
         target_id: The dead-letter topic.
         deliveries: The number of its deliveries.
@@ -169,16 +189,19 @@ class MoveToDeadLetter(Write):
             as it is.
         first: Its id in the dead-letter topic.
         size: The bytes by which the dead-letter topic has grown; 0 if the record was in it already.
+        floor: The ack floor then, as in `Acknowledge`.
     """
 
     topic_id: int
     id: int
     target_id: int
     group: str = field(default="", kw_only=True)
+    generation: int = field(default=0, kw_only=True)
     deliveries: int = field(default=0, kw_only=True)
     reason: DeadLetterReason | None = field(default=None, kw_only=True)
     first: int = field(default=0, init=False)
     size: int = field(default=0, init=False)
+    floor: int = field(default=0, init=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -240,11 +263,14 @@ class SetGroup(Write):
         topic_id: The id of the topic.
         name: The name of the group.
         position: All messages up to this id count as acknowledged by the group, and no later one does.
+        generation: The number of the group from now on. No group of the store has had it before, and it is higher than
+            the earlier ones.
     """
 
     topic_id: int
     name: str
     position: int
+    generation: int = field(default=0, init=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -521,13 +547,14 @@ class Store(Protocol):
 
         Raises:
             DamagedError: A row of it is damaged. `SetGroup` replaces that of a group.
+            StoreError: There is no such group.
         """
 
     def ack_floors(self, topic_id: int) -> dict[str, int]:
         """Returns the ack floors of the consumer groups of a topic by name; -1 for one whose row is damaged."""
 
-    def all_groups(self) -> dict[int, list[str]]:
-        """Returns the names of the consumer groups of each topic that has any, by topic id."""
+    def all_ack_floors(self) -> dict[int, dict[str, int]]:
+        """Returns the ack floors of the consumer groups of each topic that has any, by topic id."""
 
     def age(self, topic_id: int, id: int) -> float:
         """Returns the age of a message as `max_age` counts it: the seconds since the store has it.

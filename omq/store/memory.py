@@ -56,6 +56,7 @@ from omq.store.interface import (
     TopicState,
     Trim,
     Write,
+    check_reader_name,
     drops_oldest,
 )
 from omq.store.internal import MoveAck, MoveAppend, MoveTrim
@@ -151,10 +152,17 @@ class MemoryTopic:
 
     def acks_of(self, group: str) -> AckSet:
         """Returns the ack set of a group; of the work queue with an empty name. Raises `StoreError`."""
-        acks = self.groups.get(group) if group else self.ack_set
+        if not group:
+            return self.ack_set
+        check_reader_name(group, "group")
+        acks = self.groups.get(group)
         if acks is None:
-            raise StoreError(f"topic {self.name!r} has no consumer group {group!r}")
+            raise StoreError(f"topic {self.id} has no consumer group {group!r}")
         return acks
+
+    def ack_floors(self) -> dict[str, int]:
+        """Returns the ack floors of its consumer groups by name."""
+        return {name: acks.floor for name, acks in self.groups.items()}
 
     def state(self) -> TopicState:
         return TopicState(
@@ -298,6 +306,7 @@ class MemoryTopics:
         self._max_memory = max_memory
         self._may_assign = may_assign
         self._request_ids = request_ids
+        self._last_generation = 0  # of a group; the time makes it higher than those of an earlier process
         self._waiting: list[Write] = []  # writes that wait for reserved ids, and those submitted after them
         #: Uptime of its creation, topic id, and records with their count by sequence, of each stage.
         self._stages: dict[bytes, tuple[int, int, dict[int, tuple[Records, int]]]] = {}
@@ -437,15 +446,15 @@ class MemoryTopics:
         with self.lock:
             return {id: dict(topic.cursors) for id, topic in self.topics.items() if topic.cursors}
 
-    def all_groups(self) -> dict[int, list[str]]:
-        """Returns the names of the groups of each topic that has any, by topic id."""
-        with self.lock:
-            return {id: list(topic.groups) for id, topic in self.topics.items() if topic.groups}
-
     def ack_floors(self, topic_id: int) -> dict[str, int]:
         """Returns the ack floors of the consumer groups of a topic by name."""
         with self.lock:
-            return {name: acks.floor for name, acks in self.topic(topic_id).groups.items()}
+            return self.topic(topic_id).ack_floors()
+
+    def all_ack_floors(self) -> dict[int, dict[str, int]]:
+        """Returns the ack floors of the consumer groups of each topic that has any, by topic id."""
+        with self.lock:
+            return {id: topic.ack_floors() for id, topic in self.topics.items() if topic.groups}
 
     @contextmanager
     def read(self, id: int) -> Iterator[Reader]:
@@ -484,6 +493,7 @@ class MemoryTopics:
 
     def _alter(self, write: AlterTopic) -> None:
         self.topic(write.topic_id).settings = write.settings
+        write.stored = True
 
     def _delete(self, write: DeleteTopic) -> None:
         self.topic(write.topic_id)
@@ -493,22 +503,21 @@ class MemoryTopics:
 
     def _acknowledge(self, write: Acknowledge) -> None:
         topic = self.topic(write.topic_id)
-        acks = topic.acks_of(write.group)
         if any(first < 1 or last > topic.last for first, last in write.ranges) or write.last_delivered > topic.last:
             raise StoreError(f"topic {topic.name!r} has no ids above {topic.last} yet")
-        if write.group and acks.floor < topic.first - 1:
-            acks.add(acks.floor + 1, topic.first - 1)  # records that retention has dropped
-        acks.last_delivered = max(acks.last_delivered, write.last_delivered)
-        acks.count(write.deliveries)
-        for first, last in write.ranges:
-            acks.add(first, last)
+        acks = topic.acks_of(write.group)
+        if acks.is_of(write.generation):
+            dropped = topic.first - 1 if write.group else 0
+            write.floor = acks.record(write.ranges, write.last_delivered, write.deliveries, dropped)
 
     def _move(self, write: MoveToDeadLetter) -> None:
         topic, target = self.topic(write.topic_id), self.topic(write.target_id)
         acks = topic.acks_of(write.group)
         record = dead_letter(self.record(topic, write.id), topic.name, write, wall())
         write.first, write.size = self._grow(target, record, 1), len(record)
-        acks.add(write.id, write.id)
+        if acks.is_of(write.generation):
+            acks.add(write.id, write.id)
+            write.floor = acks.floor
 
     def _requeue(self, write: Requeue) -> None:
         topic = self.topic(write.topic_id)
@@ -528,18 +537,24 @@ class MemoryTopics:
         return bytes(blocks.slice(block.records, id - block.first, id - block.first + 1))
 
     def _set_cursor(self, write: SetCursor) -> None:
-        self.topic(write.topic_id).cursors[write.name] = write.id
+        topic = self.topic(write.topic_id)
+        check_reader_name(write.name, "cursor")
+        topic.cursors[write.name] = write.id
 
     def _delete_cursor(self, write: DeleteCursor) -> None:
+        check_reader_name(write.name, "cursor")
         write.found = self.topic(write.topic_id).cursors.pop(write.name, None) is not None
 
     def _set_group(self, write: SetGroup) -> None:
         topic = self.topic(write.topic_id)
         if write.position > topic.last:
             raise StoreError(f"topic {topic.name!r} has no id {write.position} yet")
-        topic.groups[write.name] = AckSet(write.position, write.position)
+        check_reader_name(write.name, "group")
+        self._last_generation = write.generation = max(self._last_generation + 1, wall())
+        topic.groups[write.name] = AckSet(write.position, write.position, generation=write.generation)
 
     def _delete_group(self, write: DeleteGroup) -> None:
+        check_reader_name(write.name, "group")
         write.found = self.topic(write.topic_id).groups.pop(write.name, None) is not None
 
     def _stage(self, write: Stage) -> None:
@@ -717,8 +732,8 @@ class MemoryStore:
     def ack_floors(self, topic_id: int) -> dict[str, int]:
         return self._engine.ack_floors(topic_id)
 
-    def all_groups(self) -> dict[int, list[str]]:
-        return self._engine.all_groups()
+    def all_ack_floors(self) -> dict[int, dict[str, int]]:
+        return self._engine.all_ack_floors()
 
     def age(self, topic_id: int, id: int) -> float:
         return self._engine.age(topic_id, id)

@@ -125,6 +125,7 @@ class WorkQueue:
         id: The topic's id.
         base: The offset of global ids; set by the dispatcher.
         max_tries: As the argument.
+        generation: The generation of the group; 0 without one.
         last_delivered: The highest id ever delivered.
         readable: The newest id that can be read.
         ahead: Ids above `last_delivered` that are finished already.
@@ -159,6 +160,7 @@ class WorkQueue:
         #: Messages in flight that were finished elsewhere, and must not be redelivered.
         self._finished_in_flight = RangeSet()
         acks = store.store.ack_set(state.id, group)
+        self.generation = acks.generation
         self.last_delivered = max(acks.last_delivered, acks.floor, state.first - 1)
         self._saved = self.last_delivered  # the value that the store has
         #: Ids above `last_delivered` that were acked elsewhere, or by consumers of a server that was killed.
@@ -480,7 +482,9 @@ class WorkQueue:
         done, self._unsaved_acks = self._unsaved_acks, []
         unsaved_tries, self._unsaved_tries = self._unsaved_tries, {}
         self._saved = self.last_delivered
-        return Acknowledge(self.id, done, self.last_delivered, unsaved_tries, group=self._group)
+        return Acknowledge(
+            self.id, done, self.last_delivered, unsaved_tries, group=self._group, generation=self.generation
+        )
 
     def take_back(self, write: Acknowledge) -> None:
         """Adds a failed write to the next one."""

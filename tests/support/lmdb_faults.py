@@ -14,13 +14,14 @@ class NoRoom:
     Args:
         environment: The environment.
         monkeypatch: Puts this in its place.
+        every: Not only the commits with blocks fail.
 
     Attributes:
         full: They find none.
         refused: Called where one finds none, in the thread that writes.
     """
 
-    def __init__(self, environment, monkeypatch) -> None:
+    def __init__(self, environment, monkeypatch, *, every: bool = False) -> None:
         self.full = full = threading.Event()
         self.refused: Callable[[], None] = lambda: None
         room, begin = self, environment.begin
@@ -30,7 +31,7 @@ class NoRoom:
         class Transaction:
             def __init__(self) -> None:
                 self._real = begin()
-                self._grows = False
+                self._grows = every
 
             def __getattr__(self, name: str):
                 return getattr(self._real, name)

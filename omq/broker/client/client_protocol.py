@@ -22,6 +22,7 @@ from typing import Any, Final
 from omq.broker import protocol
 from omq.broker.client.stream_state import (
     Acked,
+    AckTarget,
     Block,
     ConsumerState,
     LaterMessage,
@@ -288,7 +289,7 @@ class ClientProtocol:
             if not request.stream.is_same_topic(about):
                 self._handle_replaced_topic(request, request.stream)
                 return
-            for message in request.stream.handle_started(about):
+            for message in request.stream.handle_started(about, self.session):
                 self._queue_reply(message)
                 self._changed = True
         else:
@@ -508,7 +509,7 @@ class ClientProtocol:
         """
         self.queue_acks()  # to keep the order
         if session < stream.first_session or not ids:
-            return  # messages of an earlier store
+            return  # messages of an earlier store or generation
         for message_id in ids:
             stream.remember(message_id, acked)
         if session == self.session and stream.in_force:
@@ -542,7 +543,7 @@ class ClientProtocol:
             True if `queue_acks` is due at once. Else it is due soon, and before any wait.
         """
         if session < stream.first_session:
-            return False  # a message of an earlier store
+            return False  # a message of an earlier store or generation
         stream.remember(message_id, True)
         if session != self.session or not stream.in_force:
             self._ack_earlier_session(stream, [message_id])
@@ -575,16 +576,16 @@ class ClientProtocol:
         """Acknowledges deliveries of an earlier connection, which the broker has requeued."""
         self._changed = True
         if self.state is State.UP:
-            self._reack(stream.topic, stream.topic_id, stream.group or "", ids)
+            self._reack(stream.ack_target, ids)
         else:
             stream.unconfirmed += ids
 
-    def _reack(self, topic: str, topic_id: int, group: str, ids: Sequence[int]) -> None:
+    def _reack(self, target: AckTarget, ids: Sequence[int]) -> None:
         """Repeats acknowledgements by REACK or REACK_GROUP; its answer confirms them."""
-        command = protocol.REACK_GROUP if group else protocol.REACK
-        names = [topic.encode(), u64(topic_id)]
-        if group:
-            names.append(group.encode())
+        command = protocol.REACK_GROUP if target.group else protocol.REACK
+        names = [target.topic.encode(), u64(target.topic_id)]
+        if target.group:
+            names += [target.group.encode(), u64(target.generation)]
         for part in _parts(ids):
             request = PendingRequest(command, self._tag(), (*names, part))
             self._reack_tags.add(request.tag)
@@ -598,11 +599,11 @@ class ClientProtocol:
         for request in self._requests.values():
             acked += request.acked  # an answer in another connection does not confirm them
             request.acked = []
-        together: dict[tuple[str, int, str], list[int]] = {}
-        for topic, topic_id, group, ids in acked:
-            together.setdefault((topic, topic_id, group), []).extend(ids)
-        for (topic, topic_id, group), ids in together.items():
-            self._reack(topic, topic_id, group, ids)
+        together: dict[AckTarget, list[int]] = {}
+        for target, ids in acked:
+            together.setdefault(target, []).extend(ids)
+        for target, ids in together.items():
+            self._reack(target, ids)
 
     def _take_unconfirmed(self) -> list[Acked]:
         for stream in self._streams.values():

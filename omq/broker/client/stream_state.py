@@ -7,7 +7,7 @@ import struct
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from itertools import repeat
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet, ref
 
 from omq._core.blocks import decode, read_header
@@ -26,8 +26,25 @@ _MAX_ACK_BATCH: Final = 256  #: The most acknowledgements in one message.
 #: arrived before, and `StreamState.first_session`.
 Block = tuple[bytes, bytes, bytes, int, int]
 
-#: Acknowledgements: the topic, its id, the consumer group (empty without one), and the ids of messages.
-Acked = tuple[str, int, str, list[int]]
+
+class AckTarget(NamedTuple):
+    """The work queue to which acknowledgements belong.
+
+    Attributes:
+        topic: The name of the topic.
+        topic_id: Its id.
+        group: The consumer group; empty in a round-robin topic.
+        generation: The generation of the group; 0 in a round-robin topic.
+    """
+
+    topic: str
+    topic_id: int
+    group: str
+    generation: int
+
+
+#: Acknowledgements: the ids of messages of a work queue.
+Acked = tuple[AckTarget, list[int]]
 
 #: The start of a subscription: `"latest"`, `"earliest"`, an id or a time.
 Replay = str | int | StartTime
@@ -73,7 +90,8 @@ class StreamState:
         wake: A function to call when a block has arrived, or the stream has ended; `None` for none.
         reader: A weak reference to the stream that returns the messages to callers.
         undelivered: The undelivered messages of a reader that was garbage-collected.
-        first_session: The number of the first connection to the broker's present store; 0 for the first store.
+        first_session: The number of the first connection to the broker's present store, and of a consumer to the
+            present generation of its group; 0 for the first one.
         topic_id: The topic's id; 0 before the broker has sent it.
     """
 
@@ -110,8 +128,16 @@ class StreamState:
         """Returns the argument of the request that begins or resumes the stream."""
         raise NotImplementedError
 
-    def handle_started(self, answer: dict[str, Any]) -> list[list[bytes]]:
-        """Handles the broker's confirmation of the stream. Returns the messages to send."""
+    def handle_started(self, answer: dict[str, Any], session: int) -> list[list[bytes]]:
+        """Handles the broker's confirmation of the stream.
+
+        Args:
+            answer: The argument of the confirmation.
+            session: The number of the connection.
+
+        Returns:
+            The messages to send.
+        """
         raise NotImplementedError
 
     def handle_block(self, header: bytes, records: bytes, counts: bytes) -> list[bytes] | None:
@@ -219,11 +245,13 @@ class SubscriptionState(StreamState):
         }
         if self.reset and self.name is not None and not self.began:
             argument["reset"] = True
-        if self._take_over and not self.began:  # later, another client may have taken it over from this one
+        if self.name is not None and self.began:  # another client may have taken it over meanwhile
+            argument["resume"] = True
+        elif self._take_over:
             argument["take_over"] = True
         return argument
 
-    def handle_started(self, answer: dict[str, Any]) -> list[list[bytes]]:
+    def handle_started(self, answer: dict[str, Any], session: int) -> list[list[bytes]]:
         self.in_force = True
         self._transient = answer.get("persistence") == "transient"
         if not self.began:
@@ -271,6 +299,7 @@ class ConsumerState(StreamState):
     Attributes:
         ack_timeout: Seconds after which a message without an ack is redelivered.
         group: The name of the group; `None` for a round-robin topic.
+        generation: The generation of the group, which a move of the group raises; 0 without a group.
         unsent_acks: The ids acknowledged in this connection whose acknowledgements were not sent.
         unconfirmed: The acknowledged ids that no flush has confirmed as durable.
         ack_batch: The number of unsent acknowledgements at which they are sent.
@@ -290,6 +319,7 @@ class ConsumerState(StreamState):
         super().__init__(tag, topic, min(credit, protocol.MAX_PREFETCH))
         self.ack_timeout = ack_timeout
         self.group = group
+        self.generation = 0
         self._replay = "latest" if replay is None else replay
         # Recent acknowledgements. The broker may redeliver such messages before it receives the ack, but no more of
         # them than the credit.
@@ -305,7 +335,13 @@ class ConsumerState(StreamState):
             argument |= {"group": self.group, "replay": "earliest" if self.began else encode_replay(self._replay)}
         return argument
 
-    def handle_started(self, answer: dict[str, Any]) -> list[list[bytes]]:
+    def handle_started(self, answer: dict[str, Any], session: int) -> list[list[bytes]]:
+        generation = int(answer.get("generation", 0))
+        if self.began and generation != self.generation:
+            # The group was moved, or deleted and created again: its messages count as never acknowledged.
+            self.first_session = session
+            self.start_over(0)
+        self.generation = generation
         self.resumed, self.began, self.in_force = self.began, True, True
         return []
 
@@ -337,7 +373,7 @@ class ConsumerState(StreamState):
             acks.popitem(last=False)
 
     def start_over(self, position: int) -> bool:
-        self._recent_acks.clear()  # of the other store
+        self._recent_acks.clear()
         self.unconfirmed.clear()
         return False
 
@@ -347,8 +383,14 @@ class ConsumerState(StreamState):
 
     def take_unconfirmed(self) -> list[Acked]:
         """Removes and returns the acknowledgements that are not confirmed as durable."""
-        ids, self.unconfirmed = self.unconfirmed, []
-        return [(self.topic, self.topic_id, self.group or "", ids)] if ids else []
+        target = self.ack_target
+        ids, self.unconfirmed = self.unconfirmed, []  # no call follows, as a signal handler may raise there
+        return [(target, ids)] if ids else []
+
+    @property
+    def ack_target(self) -> AckTarget:
+        """The work queue of its messages."""
+        return AckTarget(self.topic, self.topic_id, self.group or "", self.generation)
 
     def undelivered_ids(self, session: int) -> list[int]:
         """Drops the deliveries of this connection that no caller has received; returns their ids."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
 from typing import Any, Final, Literal
 
 from omq._core.blocks import read_header
@@ -136,7 +136,7 @@ class BroadcastTopic(Topic):
         scheduler: TopicScheduler,
         cursors: dict[str, int],
         dead_letters: DeadLetters,
-        groups: Iterable[str] = (),
+        ack_floors: dict[str, int],
     ) -> None:
         super().__init__(state, store, scheduler)
         self._subscriptions: dict[TopicSubscription, None] = {}
@@ -147,6 +147,7 @@ class BroadcastTopic(Topic):
         #: When each was last opened, acknowledged or closed.
         self._active = dict.fromkeys(cursors, self._opened)
         self._holders: dict[str, TopicSubscription] = {}
+        self._last_clients: dict[str, Hashable] = {}  # the last client that has opened each
         self._dirty: dict[str, int] = {}
         self._unconfirmed: set[str] = set()  # names whose first position is not durable yet
         self._dead_letters = dead_letters
@@ -159,7 +160,9 @@ class BroadcastTopic(Topic):
         self._groups_first = state.first  # the oldest id, as far as the groups know
         self._purged = 0  # the last id that was purged or requeued
         self._purging: list[int] = []  # the last ids of purges and requeues that are not answered
-        for group in groups:
+        #: The ack floors of the groups as they are stored; -1 for one whose row is damaged.
+        self._ack_floors = ack_floors
+        for group in ack_floors:
             self._add_group(group, state)
         #: The durable subscription of `retain_for`; it exists as long as the topic does.
         self._retained_for: str | None = self.settings.get("retain_for")
@@ -232,10 +235,14 @@ class BroadcastTopic(Topic):
         name: str | None = None,
         reset: bool = False,
         take_over: bool = False,
+        resume: bool = False,
+        client: Hashable = None,
     ) -> TopicSubscription:
         """Opens a subscription; see `Broker.subscribe`."""
         if self.deleted:
             raise TopicError(f"topic {self.name!r} was deleted")
+        if resume and name is not None and self._last_clients.get(name, client) != client:
+            raise self._taken_over(name)
         holder = None if name is None else self._holders.get(name)
         if holder is not None and not take_over:
             raise TopicError(
@@ -254,12 +261,13 @@ class BroadcastTopic(Topic):
             known, restarts = None, True
         position, from_earliest = self._start_position(replay, restarts) if known is None else (known, False)
         if holder is not None:
-            self._end(holder, TakenOver(f"another client has taken over {name!r} of topic {self.name!r}"))
+            self._end(holder, self._taken_over(holder.name))
         subscription = TopicSubscription(self, sink, name, position, from_earliest)
         self.touch()
         self._subscriptions[subscription] = None
         if name is not None:
             self._holders[name] = subscription
+            self._last_clients[name] = client
             self._active[name] = Activity.now()
             if known is None:
                 # The subscription is durable from now on, even if its position is never moved.
@@ -267,6 +275,9 @@ class BroadcastTopic(Topic):
                 self.move(name, position)
         subscription.resume()
         return subscription
+
+    def _taken_over(self, name: str | None) -> TakenOver:
+        return TakenOver(f"another client has taken over {name!r} of topic {self.name!r}")
 
     def _start_position(self, replay: str | int | StartTime, restarts: bool) -> tuple[int, bool]:
         """Returns the position where a subscription starts or restarts, and whether that is the earliest message."""
@@ -480,11 +491,13 @@ class BroadcastTopic(Topic):
 
     def _on_saved(self, write: Write) -> None:
         if write.error is None:
-            if isinstance(write, SetCursor):
+            if isinstance(write, Acknowledge):
+                self.acknowledged(write.group, write.floor)
+            elif isinstance(write, SetCursor):
                 self._unconfirmed.discard(write.name)
                 if write.name in self._cursors:
                     self._stored_cursors[write.name] = min(write.id, self._cursors[write.name])
-            self._schedule_trim()
+                self._schedule_trim()
         super()._on_saved(write)
 
     def _restore_unsaved(self, write: Write) -> None:
@@ -516,14 +529,15 @@ class BroadcastTopic(Topic):
         if "retention" in settings:
             positions += cursors.values()
             positions += self._moving.values()
-            if self.groups or self._damaged_groups or self._changing:
-                positions += self._store.store.ack_floors(self.id).values()
+            positions += self._ack_floors.values()
         if name is not None:
             positions.append(cursors[name] if name in cursors else self.state().first - 1)  # it will start there
         return min(positions, default=-1)
 
-    def acknowledged(self) -> None:
-        self._schedule_trim()
+    def acknowledged(self, group: str, floor: int) -> None:
+        if floor > self._ack_floors.get(group, floor):
+            self._ack_floors[group] = floor
+            self._schedule_trim()
 
     def _schedule_trim(self) -> None:
         """Schedules `_trim`, once for all results of this turn of the loop."""
@@ -619,6 +633,7 @@ class BroadcastTopic(Topic):
             raise
         if name not in self._cursors:
             self._stored_cursors.pop(name, None)
+            self._last_clients.pop(name, None)
         self._schedule_trim()
 
     # ------------------------------------------------------------------ consumer groups
@@ -692,6 +707,7 @@ class BroadcastTopic(Topic):
         async with self._change(name):
             await self._store.do(DeleteGroup(self.id, name))
             self._damaged_groups.pop(name, None)
+            self._ack_floors.pop(name, None)
         self._schedule_trim()
 
     def _log_group(self, name: str, change: str, text: str, **fields: int) -> None:
@@ -747,6 +763,7 @@ class BroadcastTopic(Topic):
                 if self.deleted:
                     raise TopicError(f"topic {self.name!r} was deleted")
                 self._damaged_groups.pop(name, None)
+                self._ack_floors[name] = position
                 self._add_group(name, self.state())
         finally:
             del self._moving[name]

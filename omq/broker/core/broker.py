@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -150,9 +150,9 @@ class Broker:
         await self.store.open(self._open)
         for finding in self.store.store.findings:
             log.warning("store %s: %s", self._directory, finding, extra={"event": "store_finding", "finding": finding})
-        cursors, groups = self.store.store.all_cursors(), self.store.store.all_groups()
+        cursors, ack_floors = self.store.store.all_cursors(), self.store.store.all_ack_floors()
         for state in self.store.store.topics():
-            self._add(state, cursors.get(state.id), groups.get(state.id, ()))
+            self._add(state, cursors.get(state.id), ack_floors.get(state.id))
 
     def _open(self, notify: Notify, appended: Appended) -> Store:
         if self._directory is None:
@@ -200,10 +200,12 @@ class Broker:
 
     # ------------------------------------------------------------------ topics
 
-    def _add(self, state: TopicState, cursors: dict[str, int] | None = None, groups: Iterable[str] = ()) -> Topic:
+    def _add(
+        self, state: TopicState, cursors: dict[str, int] | None = None, ack_floors: dict[str, int] | None = None
+    ) -> Topic:
         topic: Topic
         if state.delivery == "broadcast":
-            topic = BroadcastTopic(state, self.store, self, cursors or {}, self, groups)
+            topic = BroadcastTopic(state, self.store, self, cursors or {}, self, ack_floors or {})
         else:
             topic = RoundRobinTopic(state, self.store, self, self)
         self.topics[state.name] = self._by_id[state.id] = topic
@@ -617,6 +619,8 @@ class Broker:
         name: str | None = None,
         reset: bool = False,
         take_over: bool = False,
+        resume: bool = False,
+        client: Hashable = None,
     ) -> TopicSubscription:
         """Opens a subscription to a broadcast topic.
 
@@ -628,8 +632,11 @@ class Broker:
                 name resumes there. Only one subscription with a name can be open.
             reset: Starts over at *replay* if messages after the stored position were dropped.
             take_over: Ends the open subscription with this name, which gets `TakenOver`.
+            resume: The client had this subscription open before its connection was lost.
+            client: Identifies the client in its later connections, too.
 
         Raises:
+            TakenOver: Another client has opened the subscription that should be resumed.
             TopicError: It is a round-robin topic, the name is in use, the id is above the newest one, or the time is in
                 the future.
             Overrun: Messages that the subscription starts with were dropped.
@@ -641,7 +648,7 @@ class Broker:
             check_name(name, "a subscription's name")
         elif take_over:
             raise TopicError("take_over=True: only a durable subscription can be taken over; give its name")
-        return topic.subscribe(replay, sink, name, reset, take_over)
+        return topic.subscribe(replay, sink, name, reset, take_over, resume, client)
 
     def consume(
         self,

@@ -393,8 +393,8 @@ class Topic:
     def refresh(self) -> None:
         """Takes account of messages that the store has dropped by age."""
 
-    def acknowledged(self) -> None:
-        """Takes account of messages that a consumer group has finished durably."""
+    def acknowledged(self, group: str, floor: int) -> None:
+        """Takes account of the ack floor of a consumer group, which is durable."""
 
     def count_published(self, count: int, size: int) -> None:
         """Counts messages that were appended, committed or moved to the topic."""

@@ -35,6 +35,11 @@ class TopicConsumer(QueueConsumer):
         self.sink = sink
         self._ended = ended
 
+    @property
+    def generation(self) -> int:
+        """The generation of its group; 0 without one."""
+        return self._queues[0].generation
+
     def end(self) -> None:
         was_active = self.active
         super().end()

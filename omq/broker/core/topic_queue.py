@@ -183,14 +183,20 @@ class TopicQueue:
 
     def move_to_dead_letters(self, id: int, letter: DeadLetter, target: int, moved: Callable[[Write], None]) -> None:
         write = MoveToDeadLetter(
-            self._topic.id, id, target, group=self.group, deliveries=letter.tries, reason=letter.reason
+            self._topic.id,
+            id,
+            target,
+            group=self.group,
+            generation=self.queue.generation,
+            deliveries=letter.tries,
+            reason=letter.reason,
         )
         self._store.submit(write, moved)
 
     def moved_to_dead_letters(self, target: int, write: Any) -> None:
         self._topic.dead_lettered += 1
         if self.group:
-            self._topic.acknowledged()
+            self._topic.acknowledged(self.group, write.floor)
         # `RoundRobinTopic._drop_oldest` logs those that overflow.
         if write.reason == "max-deliveries" and self._dead_letter_log.passes():
             more = self._dead_letter_log.suppressed

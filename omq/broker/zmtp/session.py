@@ -722,7 +722,7 @@ class ClientSession:
         credit = p.whole(arguments, "credit", _DEFAULT_CREDIT_BYTES)
         name = p.optional_text(arguments, "name")
         replay = _read_replay(arguments.get("replay", "latest"))
-        reset, take_over = p.flag(arguments, "reset"), p.flag(arguments, "take_over")
+        reset, take_over, resume = (p.flag(arguments, key) for key in ("reset", "take_over", "resume"))
         sink = SubscriptionSink(self, tag, topic, credit)
 
         def start(error: BrokerError | None) -> None:
@@ -740,7 +740,10 @@ class ClientSession:
             self.put((p.SUBSCRIBED, tag, p.pack_json(answer)))
             sink.reader.resume()
 
-        sink.reader = self.broker.subscribe(topic, replay, sink, name=name, reset=reset, take_over=take_over)
+        client = self.user, self._client
+        sink.reader = self.broker.subscribe(
+            topic, replay, sink, name=name, reset=reset, take_over=take_over, resume=resume, client=client
+        )
         self.tags[tag] = sink
         self._track(topic)
         if name is not None and isinstance(topic, BroadcastTopic) and not topic.is_durable(name):
@@ -767,7 +770,10 @@ class ClientSession:
             sink.reader = self.broker.consume(topic, sink, ack_timeout=float(timeout), credit=credit, group=group)
             self.tags[tag] = sink
             self._track(topic)
-            self.put((p.CONSUMING, tag, p.pack_json({"topic_id": topic.id})))
+            answer = {"topic_id": topic.id}
+            if group is not None:
+                answer["generation"] = sink.reader.generation
+            self.put((p.CONSUMING, tag, p.pack_json(answer)))
             sink.started = True
 
         async def start_after_creation(topic: BroadcastTopic, group: str) -> None:
@@ -847,10 +853,13 @@ class ClientSession:
         if self._client is None:
             raise WrongState("HELLO must come before REACK_GROUP")
         topic = self.topic(message[2], "consume")
-        topic_id, ranges = p.number(message[3], "the topic's id"), p.ranges(message[5:])
+        topic_id, generation = p.number(message[3], "the topic's id"), p.number(message[5], "the generation")
+        ranges = p.ranges(message[6:])
         if topic.id != topic_id or not isinstance(topic, BroadcastTopic):
             raise TopicError(f"{topic.name!r} is not a broadcast topic with the id {topic_id}")
-        self._ack_late(tag, topic, topic.group(_group_name(message[4])), ranges)
+        group = topic.group(_group_name(message[4]))
+        # The acks of an earlier generation would undo a part of the move that has ended it.
+        self._ack_late(tag, topic, group, ranges if generation == group.queue.generation else [])
 
     def _ack_late(self, tag: bytes, topic: Topic, work: TopicQueue, ranges: list[tuple[int, int]]) -> None:
         for held in self.tags.values():
@@ -1050,7 +1059,7 @@ class ClientSession:
         p.RETURN: (_return, 1, p.MAX_PARTS),
         p.PROGRESS: (_progress, 1, p.MAX_PARTS),
         p.REACK: (_reack, 3, p.MAX_PARTS),
-        p.REACK_GROUP: (_reack_group, 4, p.MAX_PARTS),
+        p.REACK_GROUP: (_reack_group, 5, p.MAX_PARTS),
         p.READ: (_read, 4, 4),
         p.OFFSET_AFTER: (_offset_after, 4, 4),
         p.OFFSET_AT: (_offset_at, 2, 2),

@@ -53,16 +53,15 @@ from omq.store.lmdb.catalog import RESERVED_IDS, Catalog, Oldest, StoredTopic
 from omq.store.lmdb.layout import (
     BLOCK,
     INLINE,
-    MAX_GROUP_BYTES,
     NUMBER,
     STAGED,
     THREE,
     TOPIC,
     TOPIC_NUMBER,
-    acks_key,
     block_header,
     block_key,
     block_prefix,
+    cursor_key,
     id_ranges,
     rows,
     topic_key,
@@ -76,7 +75,6 @@ from omq.store.lmdb.staging import Stages
 MAX_DELETIONS: Final = 1024  # of blocks and of rows of deleted topics in one transaction
 #: Skipped ranges of ids that a topic remembers after it has dropped all records before them.
 MAX_SKIPPED_RANGES: Final = 32
-MAX_CURSOR_KEY_BYTES: Final = 500  # LMDB's limit is 511
 ANOTHER_KIND: Final = "the stage {} belongs to a topic of another persistence"
 SEPARATE_COMMITS: Final = (
     "the stage {} cannot be in one commit with the others: commit the stages of strong topics, of weak and async "
@@ -374,7 +372,9 @@ class Applier:
         record = find_record(self._transaction, topic.id, write.id, topic.first)
         record = dead_letter(record, topic.name, write, self._wall)
         write.first, write.size = self._grow(target, record, 1), len(record)
-        acks.add(write.id, write.id)
+        if acks.is_of(write.generation):
+            acks.add(write.id, write.id)
+            write.floor = acks.floor
         self.touched.add(topic)
 
     def _requeue(self, write: Requeue) -> None:
@@ -433,17 +433,12 @@ class Applier:
 
     def _set_cursor(self, write: SetCursor) -> None:
         self._topic(write.topic_id)
-        key = topic_key(b"o", write.topic_id) + write.name.encode()
-        if len(key) > MAX_CURSOR_KEY_BYTES:
-            raise StoreError(
-                f"the name of the cursor has {len(key) - TOPIC.size} bytes; "
-                f"at most {MAX_CURSOR_KEY_BYTES - TOPIC.size} are allowed: {write.name[:40]!r}..."
-            )
+        key = cursor_key(write.topic_id, write.name)
         self._transaction.put(key, with_checksum(key, NUMBER.pack(write.id)))
 
     def _delete_cursor(self, write: DeleteCursor) -> None:
         self._topic(write.topic_id)
-        write.found = self._transaction.delete(topic_key(b"o", write.topic_id) + write.name.encode())
+        write.found = self._transaction.delete(cursor_key(write.topic_id, write.name))
 
     # Consumers
 
@@ -451,8 +446,6 @@ class Applier:
         """Returns the ack set of a topic or of a group of it, for a change."""
         acks = topic.ack_sets.get(group)
         if acks is None:
-            if group and self._transaction.get(acks_key(b"w", topic.id, group)) is None:
-                raise StoreError(f"topic {topic.name!r} has no consumer group {group!r}")
             acks = topic.ack_sets[group] = consumer_rows.load_ack_set(self._transaction, topic.id, group)
         self._acked.add((topic, group))
         return acks
@@ -463,24 +456,17 @@ class Applier:
             raise StoreError(f"topic {topic.name!r} has no ids above {topic.last} yet")
         acks = self._ack_set(topic, write.group)
         self.touched.add(topic)
-        if write.group and acks.floor < topic.first - 1:
-            acks.add(acks.floor + 1, topic.first - 1)  # records that retention has dropped
-        acks.last_delivered = max(acks.last_delivered, write.last_delivered)
-        acks.count(write.deliveries)
-        for first, last in write.ranges:
-            acks.add(first, last)
+        if acks.is_of(write.generation):
+            dropped = topic.first - 1 if write.group else 0
+            write.floor = acks.record(write.ranges, write.last_delivered, write.deliveries, dropped)
 
     def _set_group(self, write: SetGroup) -> None:
         topic = self._topic(write.topic_id)
-        size = len(write.name.encode())
-        if size > MAX_GROUP_BYTES:
-            raise StoreError(
-                f"the name of the group has {size} bytes; at most {MAX_GROUP_BYTES} are allowed: {write.name[:40]!r}..."
-            )
         if write.position > topic.last:
             raise StoreError(f"topic {topic.name!r} has no id {write.position} yet")
         consumer_rows.delete_ack_set(self._transaction, topic.id, write.name)
-        topic.ack_sets[write.name] = AckSet(write.position, write.position)
+        write.generation = consumer_rows.next_generation(self._transaction, self._wall)
+        topic.ack_sets[write.name] = AckSet(write.position, write.position, generation=write.generation)
         self._acked.add((topic, write.name))
         self.touched.add(topic)
 

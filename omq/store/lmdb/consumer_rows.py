@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 from omq.store.ack_set import PAGE_IDS, AckSet
-from omq.store.errors import DamagedError
+from omq.store.errors import DamagedError, StoreError
 from omq.store.lmdb.layout import (
+    LAST_GENERATION,
     NUMBER,
+    THREE,
     TOPIC,
     TWO,
     acks_key,
@@ -29,12 +32,17 @@ def load_ack_set(transaction: Any, topic_id: int, group: str = "") -> AckSet:
 
     Raises:
         DamagedError: One of its rows is damaged.
+        StoreError: There is no such group.
     """
     acks = AckSet()
     try:
         key = acks_key(b"w", topic_id, group)
         row = transaction.get(key)
-        if row is not None:
+        if group:
+            if row is None:
+                raise StoreError(f"topic {topic_id} has no consumer group {group!r}")
+            acks.floor, acks.last_delivered, acks.generation = THREE.unpack(without_checksum(key, row))
+        elif row is not None:
             acks.floor, acks.last_delivered = TWO.unpack(without_checksum(key, row))
         for key, value in rows(transaction, prefix := acks_key(b"s", topic_id, group)):
             acks.pages[_number(key, prefix)] = int.from_bytes(without_checksum(key, value), "little")
@@ -54,7 +62,9 @@ def _number(key: bytes, prefix: bytes) -> int:
 def put_ack_set(transaction: Any, topic_id: int, group: str, acks: AckSet) -> None:
     """Writes the changes of an ack set."""
     key = acks_key(b"w", topic_id, group)
-    transaction.put(key, with_checksum(key, TWO.pack(acks.floor, acks.last_delivered)))
+    numbers = acks.floor, acks.last_delivered
+    value = THREE.pack(*numbers, acks.generation) if group else TWO.pack(*numbers)
+    transaction.put(key, with_checksum(key, value))
     prefix = acks_key(b"s", topic_id, group)
     for number in acks.dirty:
         key = prefix + NUMBER.pack(number)
@@ -84,25 +94,48 @@ def delete_ack_set(transaction: Any, topic_id: int, group: str) -> bool:
     return found
 
 
-def load_all_groups(transaction: Any, topics: Container[int]) -> dict[int, list[str]]:
-    """Returns the names of the groups of each of these topics that has any, by topic id."""
-    found: dict[int, list[str]] = {}
-    for key, _ in rows(transaction, b"W"):
-        topic_id = TOPIC.unpack_from(key)[1]
-        if topic_id in topics:  # a deleted topic may have rows left
-            found.setdefault(topic_id, []).append(group_of(key))
-    return found
+def next_generation(transaction: Any, now: int) -> int:
+    """Returns the generation of a group that is created or moved, and records it.
+
+    Args:
+        transaction: The current transaction.
+        now: The time in microseconds. It makes the number new even if a power failure has undone the last record.
+    """
+    last, row = 0, transaction.get(LAST_GENERATION)
+    if row is not None:
+        with suppress(DamagedError, struct.error):  # then the time alone makes it new
+            (last,) = NUMBER.unpack(without_checksum(LAST_GENERATION, row))
+    generation = max(last + 1, now)
+    transaction.put(LAST_GENERATION, with_checksum(LAST_GENERATION, NUMBER.pack(generation)))
+    return generation
 
 
 def load_ack_floors(transaction: Any, topic_id: int) -> dict[str, int]:
     """Returns the ack floors of the groups of a topic by name; -1 for one whose row is damaged."""
-    found: dict[str, int] = {}
-    for key, value in rows(transaction, topic_key(b"W", topic_id)):
+    return {name: floor for _, name, floor in _ack_floors(transaction, topic_key(b"W", topic_id))}
+
+
+def load_all_ack_floors(transaction: Any, topics: Container[int]) -> dict[int, dict[str, int]]:
+    """Returns the ack floors of the groups of each of these topics that has any, by topic id."""
+    return _by_topic(_ack_floors(transaction, b"W"), topics)
+
+
+def _ack_floors(transaction: Any, prefix: bytes) -> Iterator[tuple[int, str, int]]:
+    """Yields topic id, name and ack floor of each group; a floor of -1 if the row is damaged."""
+    for key, value in rows(transaction, prefix):
         try:
-            floor, _ = TWO.unpack(without_checksum(key, value))
+            floor, _, _ = THREE.unpack(without_checksum(key, value))
         except (DamagedError, struct.error):
             floor = -1
-        found[group_of(key)] = floor
+        yield TOPIC.unpack_from(key)[1], group_of(key), floor
+
+
+def _by_topic(found_ids: Iterable[tuple[int, str, int]], topics: Container[int]) -> dict[int, dict[str, int]]:
+    """Returns the ids by topic id and name, of these topics: a deleted topic may have rows left."""
+    found: dict[int, dict[str, int]] = {}
+    for topic_id, name, id in found_ids:
+        if topic_id in topics:
+            found.setdefault(topic_id, {})[name] = id
     return found
 
 
@@ -113,11 +146,7 @@ def load_cursors(transaction: Any, topic_id: int) -> dict[str, int]:
 
 def load_all_cursors(transaction: Any, topics: Container[int]) -> dict[int, dict[str, int]]:
     """Returns the cursors of each of these topics that has any, by topic id."""
-    found: dict[int, dict[str, int]] = {}
-    for topic_id, name, position in _cursors(transaction, _CURSOR):
-        if topic_id in topics:  # a deleted topic may have rows left
-            found.setdefault(topic_id, {})[name] = position
-    return found
+    return _by_topic(_cursors(transaction, _CURSOR), topics)
 
 
 def _cursors(transaction: Any, prefix: bytes) -> Iterator[tuple[int, str, int]]:

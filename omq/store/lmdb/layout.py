@@ -11,7 +11,7 @@ checksum covers the key too, so that a value under a wrong key is detected.
     s  topic, page                           bitmap of the acknowledged ids of a page
     r  topic, id                             delivery count
     o  topic, name                           cursor
-    W  topic, group                          ack floor, highest delivered id of a consumer group
+    W  topic, group                          ack floor, highest delivered id, generation of a consumer group
     S  topic, group, page                    bitmap of the ids of a page that the group has acknowledged
     R  topic, group, id                      delivery count in the group
     g  stage, sequence, part, count          piece: records of a stage, before and after its commit
@@ -20,6 +20,7 @@ checksum covers the key too, so that a value under a wrong key is detected.
     q  topic, first id                       last id of a damaged range
     j  topic, first id                       last id of a range that was skipped after a crash
     h                                        number of the next stage
+    e                                        last generation of a consumer group
     t  topic                                 catalog (strong environment only): name and settings
     v  topic                                 highest reserved id of a topic that is not strong (strong environment only)
     i                                        id of the next topic (strong environment only)
@@ -34,6 +35,7 @@ from typing import Any, Final
 
 from omq._core.blocks import HEADER_SIZE, crc32c
 from omq.store.errors import DamagedError
+from omq.store.interface import check_reader_name
 
 TOPIC: Final = struct.Struct(">cI")
 TOPIC_NUMBER: Final = struct.Struct(">cIQ")  # blocks, pages, deliveries, quarantine
@@ -71,6 +73,7 @@ _DESCRIPTIONS: Final = {
     b"q": "the damaged range from",
     b"j": "the skipped range from",
     b"h": "the number of the next stage",
+    b"e": "the last generation of a group",
     b"t": "the catalog row",
     b"v": "the id reservation",
     b"i": "the id of the next topic",
@@ -79,9 +82,9 @@ _NUMBERED: Final = (b"b", b"s", b"r", b"q", b"j")  # the kinds with an id, or th
 _OF_GROUPS: Final = (b"W", b"S", b"R")  # the kinds with the size and the name of a group after the topic
 _OF_TOPICS: Final = (*_NUMBERED, *_OF_GROUPS, b"n", b"d", b"p", b"w", b"o", b"t", b"v")
 
-MAX_GROUP_BYTES: Final = 255  # of the name of a group, whose size is one byte of a key
 NEXT_TOPIC: Final = b"i"
 NEXT_STAGE: Final = b"h"
+LAST_GENERATION: Final = b"e"
 
 
 def topic_key(kind: bytes, topic_id: int) -> bytes:
@@ -103,11 +106,25 @@ def acks_key(kind: bytes, topic_id: int, group: str) -> bytes:
     """Returns the key `w` of a round-robin topic's acks, or the prefix of its rows `s` or `r`.
 
     With a group, it is the key or prefix of that group's rows, whose kinds are the same letters in upper case.
+
+    Raises:
+        StoreError: The name of the group is too long.
     """
     if not group:
         return topic_key(kind, topic_id)
+    check_reader_name(group, "group")
     name = group.encode()
     return TOPIC.pack(kind.upper(), topic_id) + bytes([len(name)]) + name
+
+
+def cursor_key(topic_id: int, name: str) -> bytes:
+    """Returns the key of a cursor.
+
+    Raises:
+        StoreError: The name is too long.
+    """
+    check_reader_name(name, "cursor")
+    return TOPIC.pack(b"o", topic_id) + name.encode()
 
 
 def group_of(key: bytes) -> str:

@@ -374,9 +374,13 @@ class LmdbStore:
                 self._submit_half(move.topic_id, MoveTrim(move.topic_id, move.moves[0][0] + 1, context=move))
             else:
                 move.first, move.size = write.first, size
-                ack = MoveAck(move.topic_id, [(move.id, move.id)], group=move.group, context=move)
+                ack = MoveAck(
+                    move.topic_id, [(move.id, move.id)], group=move.group, generation=move.generation, context=move
+                )
                 self._submit_half(move.topic_id, ack)
             return True
+        if isinstance(write, MoveAck):
+            write.context.floor = write.floor
         if isinstance(write, MoveAck | MoveTrim):
             return self._return_write(write.context, write.error)
         if isinstance(write, MakeTopic) and write.error is None and not write.found:
@@ -564,8 +568,10 @@ class LmdbStore:
         else:
             record, producer = requeued(record), REQUEUED
         producer += write.topic_id.to_bytes(4, "big")
-        if isinstance(write, MoveToDeadLetter) and write.group:  # each group may move the same record
+        if isinstance(write, MoveToDeadLetter) and write.group:
+            # Each group may move the same record, and does so again after it was moved back.
             producer += hashlib.blake2b(write.group.encode(), digest_size=16).digest()
+            producer += write.generation.to_bytes(8, "big")
         confirmed = min(topic.first, id)  # records that the topic has dropped are never moved again
         self._submit_half(target_id, MoveAppend(target_id, record, 1, producer, id, confirmed, context=write))
 
@@ -647,11 +653,11 @@ class LmdbStore:
         with engine.environment.read() as reading:
             return consumer_rows.load_ack_floors(reading, topic_id)
 
-    def all_groups(self) -> dict[int, list[str]]:
-        found = self._memory.all_groups()
+    def all_ack_floors(self) -> dict[int, dict[str, int]]:
+        found = self._memory.all_ack_floors()
         for writer in self._writers.values():
             with writer.environment.read() as reading:
-                found |= consumer_rows.load_all_groups(reading, writer.applier.topics)
+                found |= consumer_rows.load_all_ack_floors(reading, writer.applier.topics)
         return found
 
     def age(self, topic_id: int, id: int) -> float:

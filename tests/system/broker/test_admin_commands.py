@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 import omq
 from omq.broker import Client, Server
+from omq.broker.client.streams import Subscription
 from omq.broker.core.permissions import Permission
 from omq.broker.errors import TakenOver
 from omq.cli.main import main
@@ -287,6 +288,8 @@ def test_durable_subscriptions_are_listed_moved_and_deleted(commands: Commands, 
     client.purge("t", up_to=1)
     assert "'t'" in commands.fails("durable", "seek", "t", "d", "0")
     assert "'t'" in commands.fails("durable", "seek", "t", "d", "5")
+    assert "the oldest is 2, stored at" in commands.fails("durable", "seek", "t", "d", "2020-01-01T00:00:00Z")
+    assert "in the future" in commands.fails("durable", "seek", "t", "d", "2200-01-01T00:00:00Z")
     assert client.durables("t")[0].position == 0
     # The message after the cursor was dropped.
     assert commands.json("durable", "seek", "t", "d", "earliest")["position"] == 1
@@ -309,6 +312,56 @@ def test_a_durable_subscription_that_is_open_is_moved_only_on_request(commands: 
         list(subscription)
     client.publish("t", b"c")
     assert next_of(client, "d") == b"c"
+
+
+@pytest.mark.parametrize("setting", [{"retention": "read"}, {"retain_for": "d"}])
+def test_a_cursor_that_cannot_move_back_is_reported(commands: Commands, client: Client, setting: Any) -> None:
+    client.create("t", persistence="weak", **setting)
+    client.subscribe("t", name="slow", replay="earliest").close()
+    with client.subscribe("t", name="d", replay="earliest") as subscription:
+        client.publish_many("t", [b"a", b"b", b"c"])
+        subscription.ack([subscription.recv(timeout=20) for _ in range(3)][1])
+        client.flush()
+    line = commands.fails("durable", "seek", "t", "d", "0")
+    if "retention" in setting:  # the message is kept for the other one
+        assert "the cursor of 'd' in topic 't' is at 2, not at 0: a topic with retention" in line
+    assert client.durables("t")[0].position == 2
+    assert commands.json("durable", "seek", "t", "d", "2")["position"] == 2
+    assert commands.json("durable", "seek", "t", "d", "latest")["position"] == 3
+
+
+def test_a_cursor_that_another_client_has_taken_over_is_reported(
+    commands: Commands, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create("t", persistence="weak")
+    client.subscribe("t", name="d").close()
+    client.publish_many("t", [b"a", b"b", b"c"])
+    monkeypatch.setattr(Subscription, "ack", lambda *_: None)  # the broker ignores it
+    line = commands.fails("durable", "seek", "t", "d", "3")
+    assert "the cursor of 'd' in topic 't' is at 0, not at 3: it was taken over" in line
+
+
+@pytest.mark.parametrize("kind", ["durable", "group"])
+def test_a_reader_that_is_deleted_during_its_seek_is_an_error(
+    commands: Commands, client: Client, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    client.create("t", persistence="weak")
+    client.subscribe("t", name="n").close()
+    client.consume("t", group="n").close()
+    name = "durables" if kind == "durable" else "groups"
+    found, calls = getattr(Client, name), 3 if kind == "durable" else 1
+
+    def listed(self: Client, topic: str) -> list[Any]:
+        nonlocal calls
+        calls -= 1
+        if not calls:
+            client.delete_durable("t", "n") if kind == "durable" else client.delete_group("t", "n")
+        return list(found(self, topic))
+
+    monkeypatch.setattr(Client, name, listed)
+    missing = {"durable": "durable subscription 'n'", "group": "consumer group 'n': it was deleted"}[kind]
+    assert f"topic 't' has no {missing}" in commands.fails(kind, "seek", "t", "n", "latest")
+    assert not calls
 
 
 def test_groups_are_listed_moved_and_deleted(commands: Commands, client: Client) -> None:

@@ -12,6 +12,7 @@ import pytest
 import omq
 import omq.broker
 from omq.broker import Overrun, Server, TopicError
+from tests.support.chaos_proxy import Proxy
 from tests.support.waits import until
 from tests.system.broker.client_twins import TWINS, twins
 from tests.system.broker.server_process import broker
@@ -31,6 +32,12 @@ def persistence(request: pytest.FixtureRequest) -> str:
 def server(tmp_path: Path) -> Iterator[Server]:
     with Server(tmp_path / "data", bind="tcp://127.0.0.1:*") as server:
         yield server
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    with Proxy() as proxy:
+        yield proxy
 
 
 @pytest.fixture
@@ -227,6 +234,41 @@ def test_a_deleted_topic_ends_its_groups(twin: Any, client: Any) -> None:
         twin.wait(consumer.recv(timeout=20.0))
     twin.wait(client.create("feed", persistence="strong"))
     assert twin.wait(client.groups("feed")) == []
+
+
+def gone(twin: Any, admin: Any) -> bool:
+    """Returns whether no consumer of the only group of `feed` is connected."""
+    (group,) = twin.wait(admin.groups("feed"))
+    return group.consumers == 0
+
+
+def test_a_member_that_was_cut_off_does_not_undo_a_move(twin: Any, server: Server, client: Any, proxy: Proxy) -> None:
+    """Its acks may have been lost, so it repeats them after the move."""
+    twin.wait(client.create("feed", persistence="weak"))
+    link = proxy.link(server.endpoints["zmtp"])
+    member = twin.Client(link.endpoint, timeout=20.0)
+    consumer = twin.wait(member.consume("feed", group="workers"))
+    twin.wait(client.publish_many("feed", bodies(6)))
+    messages = twin.take(consumer, 6)
+    for message in messages[:4]:
+        twin.call(message.ack)
+    until(lambda: twin.wait(client.groups("feed"))[0].lag == 2, "the acks have arrived")
+    link.refuse()
+    link.reset()
+    until(lambda: gone(twin, client), "the member is gone")
+    twin.wait(client.seek_group("feed", "workers", "earliest"))
+    link.admit()
+    again = [twin.wait(consumer.recv(timeout=20.0)) for _ in range(6)]
+    assert [(message.id, message.deliveries) for message in again] == [(id, 1) for id in range(1, 7)]
+    for message in messages:
+        twin.call(message.ack)  # a delivery of before the move
+    twin.wait(member.flush())
+    assert twin.wait(client.groups("feed"))[0].lag == 6
+    for message in again[:5]:
+        twin.call(message.ack)
+    twin.wait(member.flush())
+    assert twin.wait(client.groups("feed"))[0].lag == 1
+    twin.wait(member.close())
 
 
 def test_acks_after_a_reconnect_count(tmp_path: Path) -> None:

@@ -117,6 +117,27 @@ def test_the_page_shows_a_busy_broker(look: Callable[..., Browser]) -> None:
     assert window.complaints() == []
 
 
+def test_the_page_shows_the_groups_of_a_topic(look: Callable[..., Browser]) -> None:
+    groups = [
+        {"name": f"g{number:02}", "lag": 1200 + number, "in_flight": 30, "consumers": 2, "active": 1.0}
+        for number in range(60)
+    ]
+    groups[0]["name"] = HOSTILE
+    window = look(topic("orders", 1, groups=groups))
+    row = window.run("return document.querySelector('summary').innerText.split(/\\s*\\n\\s*/)")
+    assert row[-1] == "1,259", "the lag of the slowest group"
+    window.run("document.querySelector('details').open = true")
+    until(lambda: "Consumer groups (60)" in window.text("details .inside"))
+    lines = window.run(
+        "return [...document.querySelectorAll('.inside .who')].map(row => row.innerText.split(/\\s*\\n\\s*/))"
+    )
+    assert lines[0] == ["Consumer groups (60)", "Consumers", "Lag", "In flight"]
+    assert ["g07", "2", "1,207", "30"] in lines
+    assert len(lines) == 51
+    assert "and 10 more: see topics.json" in window.text("details .inside")
+    assert window.complaints() == []
+
+
 def test_the_page_refreshes_itself_and_leaves_open_what_is_open(
     look: Callable[..., Browser], server: StatsServer
 ) -> None:

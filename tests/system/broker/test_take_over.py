@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from omq.broker import Server, TakenOver, TopicError
+from tests.support.chaos_proxy import Proxy
 from tests.support.fork_server import ForkedProcess
 from tests.system.broker.client_twins import TWINS, twins
 
@@ -95,6 +96,49 @@ def test_a_holder_that_does_not_answer_is_replaced_at_once(twin: Any, server: Se
             assert (durable.position, durable.held) == (6, True)
         finally:
             process.kill()
+
+
+def receive_twice(twin: Any, holder: Any) -> None:
+    """Receives the last message, which may have arrived before the cut, and what follows it."""
+    for _ in range(2):
+        twin.wait(holder.recv(timeout=20.0))
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
+def test_a_holder_that_was_cut_off_is_taken_over(twin: Any, server: Server, client: Any, closed: bool) -> None:
+    """Also if the other client has closed the subscription by then."""
+    with Proxy() as proxy:
+        link = proxy.link(server.endpoints["zmtp"])
+        cut_off = twin.Client(link.endpoint, timeout=20.0)
+        holder = twin.wait(cut_off.subscribe("feed", replay="earliest", name="reader", take_over=True))
+        messages = twin.take(holder, 4)
+        link.refuse()
+        link.reset()
+        twin.call(holder.ack, messages[3])  # it cannot be sent
+        taken = twin.wait(client.subscribe("feed", name="reader", take_over=True))
+        twin.call(taken.ack, 2)
+        if closed:
+            twin.wait(taken.close())
+        link.admit()
+        with pytest.raises(TakenOver, match="another client has taken over 'reader' of topic 'feed'"):
+            receive_twice(twin, holder)
+        twin.wait(cut_off.flush())
+        (durable,) = twin.wait(client.durables("feed"))
+        assert (durable.position, durable.held) == (2, not closed)
+        twin.wait(cut_off.close())
+
+
+def test_a_holder_that_was_cut_off_continues_if_no_other_client_came(twin: Any, server: Server, client: Any) -> None:
+    with Proxy() as proxy:
+        link = proxy.link(server.endpoints["zmtp"])
+        cut_off = twin.Client(link.endpoint, timeout=20.0)
+        for take_over in (False, True):
+            holder = twin.wait(cut_off.subscribe("feed", replay=0, name="reader", take_over=take_over))
+            before = len(list(twin.take(holder, 1)))
+            link.reset()
+            assert before + len(twin.take(holder, 4)) == 5
+            twin.wait(holder.close())
+        twin.wait(cut_off.close())
 
 
 def test_take_over_needs_a_name(twin: Any, client: Any) -> None:

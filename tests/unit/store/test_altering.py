@@ -37,6 +37,15 @@ def test_the_new_settings_apply_at_once(log: Opened, kind: str) -> None:
 
 
 @of_every_kind
+def test_an_altered_topic_is_reported_as_stored(log: Opened, kind: str) -> None:
+    topic = log.make("t", persistence=kind)
+    assert log.do(AlterTopic(topic, {"max_messages": 3})).stored
+    log.do(DeleteTopic(topic))
+    log.try_(write := AlterTopic(topic, {}))
+    assert (type(write.error), write.stored) == (UnknownTopic, False)
+
+
+@of_every_kind
 def test_bytes_are_bounded_by_the_new_settings(log: Opened, kind: str) -> None:
     topic = log.make("t", persistence=kind)
     for _ in range(10):

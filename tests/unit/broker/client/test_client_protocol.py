@@ -636,7 +636,7 @@ def member_with_jobs():
     core = ready()
     feed, begin = core.consume("t", 30.0, 16, "g", 7)
     assert json.loads(core.out[-1][3]) == {"ack_timeout": 30.0, "credit": 16, "group": "g", "replay": 7}
-    core.receive([protocol.CONSUMING, begin.tag, b'{"topic_id": 3}'])
+    core.receive([protocol.CONSUMING, begin.tag, b'{"topic_id": 3, "generation": 5}'])
     core.receive([protocol.JOBS, feed.tag, *block(8, [b"x"] * 3)])
     core.take_block(feed)
     core.ack_or_nack(feed, core.session, [8, 9], True)
@@ -649,13 +649,46 @@ def test_acks_of_a_group_are_repeated_with_its_name():
     reack, consume = core.out
     assert (reack[0], reack[2:]) == (
         protocol.REACK_GROUP,
-        [b"t", u64(3), b"g", protocol.pack_ranges([(8, 9)])],
+        [b"t", u64(3), b"g", u64(5), protocol.pack_ranges([(8, 9)])],
     )
     assert (consume[0], json.loads(consume[3])["replay"]) == (protocol.CONSUME, "earliest")
     core.receive([protocol.ERROR, reack[1], b"topic", b"topic 't' has no consumer group 'g'"])
-    core.receive([protocol.CONSUMING, feed.tag, b'{"topic_id": 3}'])
+    core.receive([protocol.CONSUMING, feed.tag, b'{"topic_id": 3, "generation": 6}'])
     assert not core.resuming
     assert not feed.ended
+
+
+def test_a_move_of_the_group_ends_the_acks_before_it():
+    core, feed = member_with_jobs()
+    before = core.session
+    welcome_again(core)
+    core.out.clear()
+    core.ack_or_nack(feed, before, [10], True)  # the client does not know of the move yet
+    assert core.out.pop()[5] == u64(5)
+    core.receive([protocol.CONSUMING, feed.tag, b'{"topic_id": 3, "generation": 6}'])
+    core.ack_or_nack(feed, before, [10], True)
+    core.add_ack(feed, before, 10)
+    core.ack_or_nack(feed, before, [10], False)
+    core.queue_acks()
+    assert not core.out
+    assert not any(feed.is_acked(id) for id in (8, 9, 10)), "they are delivered to the program again"
+    core.ack_or_nack(feed, core.session, [8], True)
+    assert core.out.pop() == [protocol.ACK, feed.tag, protocol.pack_ranges([(8, 8)])]
+    welcome_again(core)
+    (reack,) = (message for message in core.out if message[2:5] == [b"t", u64(3), b"g"] and message[5] == u64(6))
+    assert reack[6] == protocol.pack_ranges([(8, 8)])
+
+
+def test_the_acks_of_a_group_that_was_not_moved_stay():
+    core, feed = member_with_jobs()
+    before = core.session
+    welcome_again(core)
+    core.receive([protocol.CONSUMING, feed.tag, b'{"topic_id": 3, "generation": 5}'])
+    core.out.clear()
+    assert feed.is_acked(8)
+    core.ack_or_nack(feed, before, [10], True)
+    reack = core.out.pop()
+    assert (reack[0], reack[6]) == (protocol.REACK_GROUP, protocol.pack_ranges([(10, 10)]))
 
 
 def test_acks_of_a_group_are_not_those_of_another_store():

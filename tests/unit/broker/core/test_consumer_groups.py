@@ -230,6 +230,60 @@ async def test_a_group_that_cannot_change_continues(monkeypatch, kind):
         assert lags(topic) == {"g": 4}
 
 
+@pytest.mark.parametrize("dead_kind", ["transient", "weak", "strong"])
+@pytest.mark.parametrize("change", ["moved", "created again"])
+async def test_a_message_that_fails_again_becomes_a_dead_letter_again(tmp_path, change, dead_kind):
+    """Also if the dead letters are in another engine of the store, which recognizes repeated moves."""
+    async with core(tmp_path) as broker:
+        dead = await broker.create("dead", persistence=dead_kind)
+        topic = await prepared(broker, 2, max_deliveries=1, dead_letter="dead")
+        for number in (1, 2, 3):
+            sink = RecordingSink()
+            consumer = broker.consume(topic, sink, group="g")
+            await until(lambda: sink.ids == [1, 2])  # noqa: B023
+            consumer.ack([(2, 2)])
+            consumer.nack([(1, 1)])
+            await until(lambda: lags(topic) == {"g": 0} and topic.dead_lettered == number)  # noqa: B023
+            assert dead.state().last == number
+            consumer.end()
+            if change == "moved":
+                await topic.seek_group("g", "earliest")
+            else:
+                await topic.delete_group("g")
+                await topic.make_group("g", "earliest")
+
+
+async def test_a_dead_letter_on_its_way_is_delivered_again_after_a_move(tmp_path, monkeypatch):
+    """Its ack follows its append to a topic of another engine, after the move of the group."""
+    async with core(tmp_path) as broker:
+        dead = await broker.create("dead", persistence="strong")
+        topic = await prepared(broker, 2, max_deliveries=1, dead_letter="dead")
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, group="g")
+        await until(lambda: sink.ids == [1, 2])
+        store, held = broker.store.store, []
+        submit_half = store._submit_half
+
+        def hold(topic_id, write):
+            if topic_id == topic.id:
+                held.append(write)
+            else:
+                submit_half(topic_id, write)
+
+        monkeypatch.setattr(store, "_submit_half", hold)
+        consumer.nack([(1, 1)])
+        await until(lambda: held)
+        consumer.ack([(2, 2)])
+        consumer.end()
+        await topic.seek_group("g", "earliest")
+        monkeypatch.undo()
+        store._submit_half(topic.id, held[0])
+        await until(lambda: held[0].done)
+        assert dead.state().last == 1
+        assert lags(topic) == {"g": 2}
+        assert store.ack_floors(topic.id) == {"g": 0}
+
+
 async def test_groups_take_an_altered_number_of_deliveries():
     async with core() as broker:
         topic = await prepared(broker, 1, max_deliveries=5, retry_delay=1000.0)

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from omq.broker.core import broadcast
+from omq.broker.core import topic as topics
 from omq.broker.core.broadcast import BroadcastTopic, TopicSubscription
 from omq.broker.core.broker import Broker
 from omq.broker.core.topic_consumer import TopicConsumer
 from omq.broker.errors import Overrun, StoreFull, TopicError
 from omq.store.errors import OutOfSpace
-from omq.store.interface import Acknowledge, DeleteCursor, DeleteGroup, SetCursor, SetGroup, Trim
+from omq.store.interface import Acknowledge, AlterTopic, DeleteCursor, DeleteGroup, SetCursor, SetGroup, Trim
 from tests.support.broker_core import RecordingSink, append, core, run_pending, until
+from tests.support.lmdb_faults import NoRoom
 
 KINDS = [("memory", "weak"), *(("disk", kind) for kind in ("strong", "weak", "async", "transient"))]
 of_every_kind = pytest.mark.parametrize(("place", "kind"), KINDS)
@@ -291,6 +293,56 @@ async def test_a_broker_that_ends_between_ack_and_drop_drops_at_its_start(tmp_pa
         await until(lambda: topic.state().first == 9)
 
 
+@pytest.mark.parametrize("dead_kind", ["weak", "transient"])
+async def test_ack_floors_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dead_kind: str) -> None:
+    """No drop reads them from the store, in the event loop."""
+    async with core(tmp_path) as broker:
+        await broker.create("dead", persistence=dead_kind)
+        topic = await make(broker, count=6)
+        await broker.alter("t", {"max_deliveries": 1, "dead_letter": "dead"})
+        consumers = [await member(broker, topic, name) for name in ("a", "b", "deleted")]
+        await until(lambda: all(len(sink.ids) == 6 for _, sink in consumers))
+        reads: list[str] = []
+        for name in ("ack_floors", "all_ack_floors", "ack_set"):
+            monkeypatch.setattr(broker.store.store, name, lambda *about, name=name: reads.append(name))
+        (a, _), (b, _), (deleted, _) = consumers
+        a.ack([(1, 3), (5, 6)])
+        b.ack([(2, 6)])
+        deleted.end()
+        await run_pending(broker)
+        await topic.flushed()
+        assert topic.state().first == 1
+        b.nack([(1, 1)])  # the dead letter advances the floor
+        await topic.delete_group("deleted")
+        await until(lambda: topic.state().first == 4)
+        a.ack([(4, 4)])
+        await until(lambda: topic.state().first == 7)
+        assert not reads
+        monkeypatch.undo()
+        assert broker.store.store.ack_floors(topic.id) == topic._ack_floors == {"a": 6, "b": 6}
+
+
+async def test_acks_that_could_not_be_stored_drop_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store has applied them, and its commit has failed."""
+    async with core(tmp_path) as broker:
+        topic = await make(broker, count=6)
+        consumer, sink = await member(broker, topic, "workers")
+        await until(lambda: len(sink.ids) == 6)
+        await topic.flushed()
+        monkeypatch.setattr(topics, "_SAVE_RETRY_DELAY_S", 0.01)
+        environment = broker.store.store._engines[topic.id].environment  # type: ignore[attr-defined]
+        full = NoRoom(environment, monkeypatch, every=True).full
+        full.set()
+        consumer.ack([(1, 6)])
+        with pytest.raises(StoreFull):
+            await topic.flushed()
+        topic._trim()
+        full.clear()
+        await broker.store.do(AlterTopic(topic.id, topic.settings))  # after a drop, if there is one
+        assert topic.state().first == 1
+        await until(lambda: topic.state().first == 7)
+
+
 async def test_a_drop_is_retried_after_the_disk_was_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broadcast, "_TRIM_RETRY_DELAY_S", 0.01)
     async with core() as broker:
@@ -518,9 +570,8 @@ async def test_a_damaged_reader_keeps_everything(monkeypatch: pytest.MonkeyPatch
         topic = await make(broker, count=10)
         one = reader(broker, topic, "n")
         await topic.make_group("workers", 10)
-        store = broker.store.store
         with monkeypatch.context() as damage:
-            damage.setattr(store, "ack_floors", lambda topic_id: {"workers": -1})
+            damage.setitem(topic._ack_floors, "workers", -1)
             one.move(10)
             assert await oldest(broker, topic) == 1
         await topic.seek_group("workers", 6)

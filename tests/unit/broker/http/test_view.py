@@ -43,6 +43,15 @@ def test_texts_that_were_kept_are_those_of_a_new_page() -> None:
         rates.add(stats)
 
 
+def test_each_topic_has_its_groups_by_name() -> None:
+    groups = [
+        {"name": name, "lag": lag, "in_flight": 3, "consumers": 2, "active": 1.0} for name, lag in (("b", 9), ("a", 7))
+    ]
+    stats = statistics(topic("t", 1, groups=groups))
+    (found,) = json.loads(JsonPage().encode(stats, Rates(stats)))["topics"]
+    assert (found["groups"], found["lag"]) == (groups[::-1], 9)
+
+
 def test_topics_that_have_not_changed_are_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     page, idle = JsonPage(), topic("idle", 1)
     first = statistics(idle, topic("busy", 2), uptime=1.0)

@@ -227,10 +227,11 @@ WRONG = [
     ("syntax", [b"DELETE_GROUP", b"1", b"t"]),
     ("topic", [b"DELETE_GROUP", b"1", b"t", b"g"]),
     ("topic", [b"DELETE_GROUP", b"1", b"jobs", b"g"]),
-    ("syntax", [b"REACK_GROUP", b"1", b"t", p.u64(2), b"g"]),
-    ("topic", [b"REACK_GROUP", b"1", b"t", p.u64(2), b"g", p.u64(1), p.u64(1)]),
-    ("topic", [b"REACK_GROUP", b"1", b"t", p.u64(9), b"g", p.u64(1), p.u64(1)]),
-    ("topic", [b"REACK_GROUP", b"1", b"jobs", p.u64(1), b"g", p.u64(1), p.u64(1)]),
+    ("syntax", [b"REACK_GROUP", b"1", b"t", p.u64(2), b"g", p.u64(1)]),
+    ("syntax", [b"REACK_GROUP", b"1", b"t", p.u64(2), b"g", b"1", p.u64(1), p.u64(1)]),
+    ("topic", [b"REACK_GROUP", b"1", b"t", p.u64(2), b"g", p.u64(1), p.u64(1), p.u64(1)]),
+    ("topic", [b"REACK_GROUP", b"1", b"t", p.u64(9), b"g", p.u64(1), p.u64(1), p.u64(1)]),
+    ("topic", [b"REACK_GROUP", b"1", b"jobs", p.u64(1), b"g", p.u64(1), p.u64(1), p.u64(1)]),
     ("syntax", [b"SUBSCRIBE", b"1", b"t", j(take_over=1)]),
     ("topic", [b"SUBSCRIBE", b"1", b"t", j(take_over=True)]),
     ("too-large", [b"HELLO", b"1", b" " * 65_537]),
@@ -1141,6 +1142,72 @@ async def test_reack_acknowledges_for_an_earlier_session_of_the_same_topic():
         assert broker.store.store.ack_set(topic.id).floor == 2
         unnamed = session._transport.session(identity=b"n", hello=False)
         assert (await ask(unnamed, b"REACK", b"4", b"j", p.u64(topic.id), p.u64(1), p.u64(1)))[2] == b"state"
+
+
+@pytest.mark.parametrize("change", ["moved", "created again"])
+async def test_reack_group_does_not_undo_a_move(change):
+    async with core() as broker:
+        session = await prepared(broker)
+        await ask(session, b"APPEND", b"1", b"t", RECORDS)
+        argument = j(group="g", replay="earliest")
+        answer = await ask(session, b"CONSUME", b"c", b"t", argument)
+        before = json.loads(answer[2])["generation"]
+        topic = broker.topic("t")
+
+        def reack(generation, id):
+            names = b"t", p.u64(topic.id), b"g", p.u64(generation)
+            return ask(session, b"REACK_GROUP", b"r", *names, p.u64(id), p.u64(id))
+
+        await until(lambda: session.got)
+        assert await reack(before, 1) == [b"REACKED", b"r"]
+        assert topic.group_stats()[0]["lag"] == 1
+        await ask(session, b"CANCEL", b"c")
+        if change == "moved":
+            await topic.seek_group("g", "earliest")
+        else:
+            await topic.delete_group("g")
+            await topic.make_group("g", "earliest")
+        assert await reack(before, 2) == [b"REACKED", b"r"]
+        assert topic.group_stats()[0]["lag"] == 2
+        session.got.clear()
+        answer = await ask(session, b"CONSUME", b"c", b"t", argument)
+        now = json.loads(answer[2])["generation"]
+        assert now > before
+        await until(lambda: session.got)
+        assert await reack(before, 1) == [b"REACKED", b"r"]
+        group = topic.group_stats()[0]
+        assert (group["lag"], group["in_flight"]) == (2, 2)
+        assert await reack(now, 2) == [b"REACKED", b"r"]
+        assert topic.group_stats()[0]["lag"] == 1
+        assert 2 in broker.store.store.ack_set(topic.id, "g")
+
+
+async def test_only_a_group_has_a_generation():
+    async with core() as broker:
+        session = await prepared(broker, b"j", "round-robin")
+        answer = await ask(session, b"CONSUME", b"c", b"j", b"{}")
+        assert json.loads(answer[2]) == {"topic_id": broker.topic("j").id}
+
+
+@pytest.mark.parametrize("user", [None, "alice"])
+async def test_a_subscription_is_not_resumed_after_another_client_has_opened_it(user):
+    async with core() as broker:
+        first = await prepared(broker)
+        held = json.dumps({"name": "n", "replay": "earliest"}).encode()
+        resumed = json.dumps({"name": "n", "replay": "earliest", "resume": True}).encode()
+        assert (await ask(first, b"SUBSCRIBE", b"1", b"t", held))[0] == b"SUBSCRIBED"
+        first.connection_lost()
+        first = first._transport.session()
+        assert (await ask(first, b"SUBSCRIBE", b"1", b"t", resumed))[0] == b"SUBSCRIBED"
+        first.connection_lost()
+        first = first._transport.session()
+        other = first._transport.session(user, client=CLIENT if user else "f" * 32)
+        assert (await ask(other, b"SUBSCRIBE", b"1", b"t", held))[0] == b"SUBSCRIBED"
+        assert (await ask(first, b"SUBSCRIBE", b"1", b"t", resumed))[2] == b"taken-over"
+        assert (await ask(first, b"SUBSCRIBE", b"1", b"t", held))[2] == b"topic"
+        other.connection_lost()
+        assert (await ask(first, b"SUBSCRIBE", b"1", b"t", resumed))[2] == b"taken-over"
+        assert (await ask(first, b"SUBSCRIBE", b"1", b"t", held))[0] == b"SUBSCRIBED"
 
 
 # ------------------------------------------------------------------ statistics and log

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import lmdb
 import pytest
@@ -20,7 +17,7 @@ from omq.store.errors import DamagedError, OutOfSpace, StoreError
 from omq.store.interface import Acknowledge, Append, DeleteGroup, MoveToDeadLetter, SetGroup, Trim
 from omq.store.lmdb.layout import NUMBER, acks_key
 from tests.support.broker_core import RecordingSink, append, core, until
-from tests.support.lmdb_faults import Failing, spoil
+from tests.support.lmdb_faults import Failing, NoRoom, spoil
 from tests.support.open_store import Opened
 from tests.unit.store.test_groups import make, seen
 
@@ -37,28 +34,6 @@ def fill(directory: Path) -> int:
     return topic
 
 
-def no_space(environment: Any, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Lets all commits of an environment fail for want of space while the event is set."""
-    full, begin = threading.Event(), environment.begin
-    error = lmdb.DiskError("mdb_txn_commit: No space left on device")
-    error.code = errno.ENOSPC
-
-    class Transaction:
-        def __init__(self) -> None:
-            self._real = begin()
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._real, name)
-
-        def commit(self) -> None:
-            if full.is_set():
-                raise error
-            self._real.commit()
-
-    monkeypatch.setattr(environment, "begin", Transaction)
-    return full
-
-
 @pytest.mark.parametrize("kind", ["strong", "weak"])
 def test_a_commit_without_space_changes_no_group(store: Opened, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     topic, dead = make(store, kind), store.make("dead", persistence=kind)
@@ -66,7 +41,7 @@ def test_a_commit_without_space_changes_no_group(store: Opened, monkeypatch: pyt
         store.do(SetGroup(topic, name, 0))
         store.do(Acknowledge(topic, [(2, 3)], 5, {4: 2}, group=name))
     before = seen(store.log.ack_set(topic, "g"))
-    full = no_space(store.log._engines[topic].environment, monkeypatch)
+    full = NoRoom(store.log._engines[topic].environment, monkeypatch, every=True).full
     full.set()
     writes = [
         Acknowledge(topic, [(1, 1), (7, 7)], 8, {5: 2}, group="g"),
