@@ -35,12 +35,12 @@ def load_ack_set(transaction: Any, topic_id: int, group: str = "") -> AckSet:
         StoreError: There is no such group.
     """
     acks = AckSet()
+    if group:
+        check_group(transaction, topic_id, group)
     try:
         key = acks_key(b"w", topic_id, group)
         row = transaction.get(key)
         if group:
-            if row is None:
-                raise StoreError(f"topic {topic_id} has no consumer group {group!r}")
             acks.floor, acks.last_delivered, acks.generation = THREE.unpack(without_checksum(key, row))
         elif row is not None:
             acks.floor, acks.last_delivered = TWO.unpack(without_checksum(key, row))
@@ -51,6 +51,12 @@ def load_ack_set(transaction: Any, topic_id: int, group: str = "") -> AckSet:
     except struct.error as error:
         raise DamagedError(f"the acks of topic {topic_id} are damaged: {error}", topic_id) from None
     return acks
+
+
+def check_group(transaction: Any, topic_id: int, group: str) -> None:
+    """Raises `StoreError` if a topic has no such group."""
+    if transaction.get(acks_key(b"w", topic_id, group)) is None:
+        raise StoreError(f"topic {topic_id} has no consumer group {group!r}")
 
 
 def _number(key: bytes, prefix: bytes) -> int:

@@ -557,9 +557,7 @@ class LmdbStore:
         id, target_id = (write.id, write.target_id) if isinstance(write, MoveToDeadLetter) else write.moves[0]
         try:
             topic = self.topic(write.topic_id)
-            if isinstance(write, MoveToDeadLetter) and write.group and write.group not in self.ack_floors(topic.id):
-                raise StoreError(f"topic {topic.name!r} has no consumer group {write.group!r}")
-            record = self._record(write.topic_id, id)
+            record = self._record(write.topic_id, id, write.group if isinstance(write, MoveToDeadLetter) else "")
         except (StoreError, lmdb.Error) as error:
             self._return_write(write, error if isinstance(error, StoreError) else StoreError(f"LMDB: {error}"))
             return
@@ -575,12 +573,17 @@ class LmdbStore:
         confirmed = min(topic.first, id)  # records that the topic has dropped are never moved again
         self._submit_half(target_id, MoveAppend(target_id, record, 1, producer, id, confirmed, context=write))
 
-    def _record(self, topic_id: int, id: int) -> bytes:
+    def _record(self, topic_id: int, id: int, group: str) -> bytes:
+        """Returns a record; raises `StoreError` if there is no such record, or no such group."""
         engine = self._engines[topic_id]
         if isinstance(engine, MemoryTopics):
             with engine.lock:
-                return engine.record(engine.topic(topic_id), id)
+                topic = engine.topic(topic_id)
+                topic.acks_of(group)
+                return engine.record(topic, id)
         with engine.environment.read() as reading:
+            if group:
+                consumer_rows.check_group(reading, topic_id, group)
             return find_record(reading, topic_id, id, self.topic(topic_id).first)
 
     def _submit_half(self, topic_id: int, write: Append | Acknowledge | Trim) -> None:
