@@ -170,7 +170,7 @@ def test_a_dead_letter_of_an_unknown_group_is_not_appended(store: Opened, source
     store.append(topic, b"a", b"b")
     store.wait_grown(topic, 2)
     store.do(SetGroup(topic, "g", 0))
-    with pytest.raises(StoreError, match="topic 't' has no consumer group 'unknown'"):
+    with pytest.raises(StoreError, match="topic 1 has no consumer group 'unknown'"):
         store.do(MoveToDeadLetter(topic, 1, dead, group="unknown", reason="max-deliveries"))
     assert store.log.topic(dead).last == 0
     store.do(MoveToDeadLetter(topic, 1, dead, group="g", reason="max-deliveries"))
