@@ -8,6 +8,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -206,11 +207,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     The transports have combinations of their own. Modules with `on_each_twin` have values that one twin does not know.
     """
     runs: dict[tuple[object, ...], list[pytest.Function]] = {}
+    folder = Path(__file__).parent
     for item in items:
-        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and not item.get_closest_marker("slow"):
+        is_ours = isinstance(item, pytest.Function) and folder in item.path.parents and hasattr(item, "callspec")
+        if is_ours and not item.get_closest_marker("slow") and not hasattr(item.module, "on_each_twin"):
             found = item.callspec.params
-            if hasattr(item.module, "on_each_twin"):
-                continue
             if "twin" in found and "endpoint" not in found and len(found) > 1:
                 others = item.callspec.id.replace(found["twin"], "", 1)
                 runs.setdefault((item.path, item.originalname, others), []).append(item)
