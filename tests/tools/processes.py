@@ -93,8 +93,8 @@ def sanitizer_library(name: str, sanitizer: str) -> str:
 
 
 def default_jobs() -> int:
-    """Returns one process more than there are cores, 8 at most: tests wait for half of their time."""
-    return min(len(os.sched_getaffinity(0)) + 1, 8)
+    """Returns two processes for each core, 8 at most: tests wait for half of their time."""
+    return min(2 * len(os.sched_getaffinity(0)), 8)
 
 
 def split_arguments(arguments: Sequence[str] | None = None) -> tuple[list[str], list[str]]:
