@@ -165,7 +165,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         connection, core = self._connection, self._connection.core
         connection.check_usable()
         check_body(body, core.max_body)
-        _check_headers(headers)
+        _check_extras(key, headers)
         records = encode_record(body, key, headers)
         unique = b"" if message_id is None else _message_id(message_id)
         deadline = connection.deadline()
@@ -414,11 +414,7 @@ def check_body(body: Buffer, limit: int) -> int:
         TooLarge: The body has more than *limit* bytes.
         TypeError: The body has no contiguous buffer.
     """
-    if isinstance(body, bytes):
-        size = len(body)
-    else:
-        with memoryview(body) as view:
-            size = view.nbytes
+    size = len(body) if isinstance(body, bytes) else _size_of("body", body)
     if size > limit:
         raise TooLarge(f"a body has {size} bytes; at most {limit} are allowed")
     return size
@@ -437,9 +433,7 @@ def _size(one: Buffer | Record, limit: int) -> int:
     """Returns the approximate size of a record; raises as `check_body`."""
     if not isinstance(one, Record):
         return check_body(one, limit)
-    _check_headers(one.headers)
-    extras = [one.key or b"", *(one.headers or {}).values()]
-    return check_body(one.body, limit) + sum(memoryview(part).nbytes for part in extras)
+    return check_body(one.body, limit) + _check_extras(one.key, one.headers)
 
 
 def _encode(batch: list[Buffer | Record]) -> bytes:
@@ -479,15 +473,36 @@ def _check_replay(replay: str | int | float | datetime) -> Replay:
     return replay
 
 
-def _check_headers(headers: Mapping[str, Buffer] | None) -> None:
-    """Rejects headers that are not valid.
+def _check_extras(key: bytes | None, headers: Mapping[str, Buffer] | None) -> int:
+    """Returns the size of a key and of the values of headers, in bytes.
 
     Raises:
-        TypeError: A name is not a string.
+        TypeError: The key is not bytes, the name of a header is not a string, or its value has no contiguous buffer.
     """
-    for name in headers or ():
+    if key is not None and not isinstance(key, bytes):
+        raise TypeError(f"key={key!r:.80}: must be bytes or None, not {type(key).__name__}")
+    size = len(key or b"")
+    for name, value in (headers or {}).items():
         if not isinstance(name, str):
             raise TypeError(f"headers: a name must be a str, not {type(name).__name__}: {name!r:.80}")
+        size += _size_of(f"headers[{name!r:.80}]", value)
+    return size
+
+
+def _size_of(argument: str, value: Buffer) -> int:
+    """Returns the size of a buffer in bytes.
+
+    Raises:
+        TypeError: The value has no buffer.
+    """
+    try:
+        view = memoryview(value)
+    except TypeError:
+        raise TypeError(
+            f"{argument}={value!r:.80}: must be bytes or another object with a buffer, not {type(value).__name__}"
+        ) from None
+    with view:
+        return view.nbytes
 
 
 def _message_id(value: bytes | str) -> bytes:

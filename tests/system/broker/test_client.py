@@ -8,6 +8,7 @@ import functools
 import gc
 import itertools
 import os
+import re
 import signal
 import sys
 import threading
@@ -22,7 +23,7 @@ import pytest
 import omq
 import omq.asyncio.broker
 import omq.broker
-from omq.broker import Committed, Server
+from omq.broker import Committed, Record, Server
 from omq.broker.core.topic import HELD_OVERHEAD_BYTES
 from omq.broker.errors import (
     BrokerError,
@@ -352,9 +353,29 @@ def test_a_delete_of_nothing_is_refused_as_a_first_call_too(twin, server):
     twin.wait(client.close())
 
 
+@pytest.mark.parametrize(
+    ("record", "named"),
+    [
+        (Record("text"), "body='text': must be bytes or another object with a buffer, not str"),  # type: ignore[arg-type]
+        (Record(None), "body=None: "),  # type: ignore[arg-type]
+        (Record(b"", key="k"), "key='k': must be bytes or None, not str"),  # type: ignore[arg-type]
+        (Record(b"", headers={"n": "v"}), "headers['n']='v': must be bytes"),  # type: ignore[dict-item]
+        (Record(b"", headers={1: b"v"}), "headers: a name must be a str, not int: 1"),  # type: ignore[dict-item]
+    ],
+    ids=["body", "none", "key", "value", "name"],
+)
+def test_a_part_of_a_message_with_a_wrong_type_is_named(twin, client, topic, record, named):
+    with pytest.raises(TypeError, match=f"^{re.escape(named)}"):
+        twin.wait(client.publish(topic, record.body, key=record.key, headers=record.headers))
+    for call in (client.publish_many, functools.partial(client.stage, stage="s")):
+        with pytest.raises(TypeError, match=f"^{re.escape(named)}"):
+            twin.wait(call(topic, [b"", record]))
+    with pytest.raises(TypeError, match=r"^body='text': "):
+        twin.wait(client.publish_many(topic, [b"", "text"]))
+    assert twin.wait(client.publish(topic, b"")) == 1
+
+
 def test_arguments_that_do_not_fit_are_named(twin, client, topic, jobs):
-    with pytest.raises(TypeError, match="headers"):
-        twin.wait(client.publish(topic, b"", headers={1: b"x"}))
     for wrong in (float("inf"), float("nan")):
         with pytest.raises(ValueError, match="ack_timeout"):
             twin.wait(client.consume(jobs, ack_timeout=wrong))
