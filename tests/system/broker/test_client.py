@@ -375,6 +375,47 @@ def test_a_part_of_a_message_with_a_wrong_type_is_named(twin, client, topic, rec
     assert twin.wait(client.publish(topic, b"")) == 1
 
 
+@pytest.mark.parametrize("call", ["ack", "nack"])
+def test_a_consumer_takes_no_acks_for_another_one(twin, client, topic, jobs, call):
+    """Its message with the same id would be acknowledged in place of the other's."""
+    for name in (topic, jobs):
+        twin.wait(client.publish_many(name, [b"1", b"2"]))
+    consumer = twin.wait(client.consume(topic, group="g", replay="earliest"))
+    other = twin.wait(client.consume(jobs))
+    own, others = twin.take(consumer, 2), twin.take(other, 2)
+    with pytest.raises(ValueError, match=f"^deliveries: message 2 of '{re.escape(jobs)}' was delivered to another"):
+        twin.call(getattr(consumer, call), [own[0], others[1]])
+    for wrong in (own[0], [1], list(twin.all(client.read(topic)))):
+        with pytest.raises(TypeError, match=r"^deliveries: must be "):
+            twin.call(getattr(consumer, call), wrong)
+    twin.wait(client.flush())
+    (group,) = twin.wait(client.groups(topic))
+    assert (group.lag, group.in_flight) == (2, 2)
+    twin.call(consumer.ack, own)
+    twin.call(other.ack, others)
+    twin.wait(client.flush())
+    for one in (consumer, other):
+        twin.wait(one.close())
+    assert twin.wait(client.groups(topic))[0].lag == 0
+
+
+def test_a_cursor_does_not_move_to_a_message_of_another_topic(twin, client, topic):
+    other = f"{topic} 2"
+    twin.wait(client.create(other, persistence="transient"))
+    for name in (topic, other):
+        twin.wait(client.publish_many(name, [b"1", b"2"]))
+    subscription = twin.wait(client.subscribe(topic, name="n", replay="earliest"))
+    with pytest.raises(ValueError, match=r"^message: is of topic "):
+        twin.call(subscription.ack, twin.all(client.read(other))[-1])
+    twin.wait(client.flush())
+    assert twin.wait(client.durables(topic))[0].position == 0
+    twin.call(subscription.ack, twin.all(client.read(topic))[-1])  # read by another call, but of this topic
+    twin.wait(client.flush())
+    assert twin.wait(client.durables(topic))[0].position == 2
+    twin.wait(subscription.close())
+    twin.wait(client.delete(other))
+
+
 def test_arguments_that_do_not_fit_are_named(twin, client, topic, jobs):
     for wrong in (float("inf"), float("nan")):
         with pytest.raises(ValueError, match="ack_timeout"):
