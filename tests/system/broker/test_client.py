@@ -23,7 +23,7 @@ import pytest
 import omq
 import omq.asyncio.broker
 import omq.broker
-from omq.broker import Committed, Record, Server
+from omq.broker import Committed, Record, Server, TakenOver
 from omq.broker.core.topic import HELD_OVERHEAD_BYTES
 from omq.broker.errors import (
     BrokerError,
@@ -1380,6 +1380,39 @@ async def _await_acknowledgements(server):
 
 async def _awaited(job: Any) -> None:
     await job.ack()
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"), [("subscription", "taken over"), ("subscription", "deleted"), ("consumer", "deleted")]
+)
+def test_an_awaited_acknowledgement_that_the_broker_ignores_is_an_error(server, kind, end):
+    asyncio.run(_await_ignored_acknowledgement(server, kind, end))
+
+
+async def _await_ignored_acknowledgement(server, kind, end):
+    endpoint = server.endpoints["zmtp"]
+    with omq.broker.Client(endpoint, timeout=20.0) as other:  # it blocks the loop, which reads its connection later
+        async with omq.asyncio.broker.Client(endpoint, timeout=20.0) as client:
+            await client.create("ignored", persistence="transient")
+            await client.publish("ignored", b"x")
+            stream: Any
+            if kind == "consumer":
+                stream = await client.consume("ignored", group="g", replay="earliest")
+            else:
+                stream = await client.subscribe("ignored", name="n", replay="earliest")
+            message = await stream.recv(timeout=20.0)
+            if end == "deleted":
+                other.delete("ignored")
+            else:
+                other.subscribe("ignored", name="n", take_over=True)
+            assert not stream.closed, "the client does not know it yet"
+            recorded = stream.ack([message] if kind == "consumer" else message)
+            for _ in range(2):
+                with pytest.raises(TopicError if end == "deleted" else TakenOver):
+                    await recorded
+            if end == "taken over":
+                assert other.durables("ignored")[0].position == 0
+                await client.delete("ignored")
 
 
 LEAVES = """
