@@ -52,6 +52,7 @@ async def test_lag_has_only_kept_messages_and_counts_the_lost_ones_without_a_con
         assert (group["name"], group["lag"], group["in_flight"], group["consumers"]) == ("g", 4, 0, 0)
         record = next(one for one in caplog.records if getattr(one, "event", "") == "messages_dropped")
         assert (record.topic, record.group, record.reason) == ("t", "g", "retention")
+        assert record.getMessage().startswith("topic 't', group 'g': ")
         await topic.delete_group("g")
         assert topic.stats()["expired"] == 6, "a counter never falls"
 
@@ -195,6 +196,7 @@ async def test_damaged_messages_are_logged_with_topic_and_group(monkeypatch, cap
         broker.consume(topic, sink, group="g")
         await until(lambda: sink.ids == [3])
         (record,) = [one for one in caplog.records if getattr(one, "event", "") == "messages_damaged"]
+        assert record.getMessage().startswith("topic 't', group 'g': ")
         assert (record.topic, record.group, record.first, record.last) == ("t", "g", 1, 2)
 
 
