@@ -31,7 +31,16 @@ from omq.broker.protocol import (
     u64,
 )
 from omq.broker.start_time import start_time
-from omq.broker.types import Committed, DurableInfo, GroupInfo, Record, Records, TopicInfo
+from omq.broker.types import (
+    Committed,
+    DurableInfo,
+    GroupInfo,
+    Record,
+    Records,
+    TopicInfo,
+    buffer_of,
+    check_bodies,
+)
 from omq.socket_base import check_timeout, checked_count
 from omq.types import UNSET, Unset
 
@@ -194,7 +203,7 @@ class Calls(Generic[_Subscription, _Consumer]):
     ) -> list[int]:
         """Publishes messages in a pipeline; see `omq.broker.Client.publish_many`."""
         connection = self._connection
-        _check_bodies(bodies)
+        check_bodies(bodies)
         if in_flight is not None:
             in_flight = checked_count("in_flight", in_flight)
         check_name(topic)
@@ -249,7 +258,7 @@ class Calls(Generic[_Subscription, _Consumer]):
     ) -> int:
         """Stores messages until `commit` publishes them; see `omq.broker.Client.stage`."""
         core, name = self._connection.core, _check_stage(stage)
-        _check_bodies(bodies)
+        check_bodies(bodies)
         check_name(topic)
         numbers = itertools.count(checked_count("sequence", sequence))
         await self._ask_all(bodies, lambda records: core.stage(topic, records, name, next(numbers)))
@@ -414,7 +423,7 @@ def check_body(body: Buffer, limit: int) -> int:
         TooLarge: The body has more than *limit* bytes.
         TypeError: The body has no contiguous buffer.
     """
-    size = len(body) if isinstance(body, bytes) else _size_of("body", body)
+    size = len(body) if isinstance(body, bytes) else buffer_of("body", body).nbytes
     if size > limit:
         raise TooLarge(f"a body has {size} bytes; at most {limit} are allowed")
     return size
@@ -485,24 +494,8 @@ def _check_extras(key: bytes | None, headers: Mapping[str, Buffer] | None) -> in
     for name, value in (headers or {}).items():
         if not isinstance(name, str):
             raise TypeError(f"headers: a name must be a str, not {type(name).__name__}: {name!r:.80}")
-        size += _size_of(f"headers[{name!r:.80}]", value)
+        size += buffer_of(f"headers[{name!r:.80}]", value).nbytes
     return size
-
-
-def _size_of(argument: str, value: Buffer) -> int:
-    """Returns the size of a buffer in bytes.
-
-    Raises:
-        TypeError: The value has no buffer.
-    """
-    try:
-        view = memoryview(value)
-    except TypeError:
-        raise TypeError(
-            f"{argument}={value!r:.80}: must be bytes or another object with a buffer, not {type(value).__name__}"
-        ) from None
-    with view:
-        return view.nbytes
 
 
 def _message_id(value: bytes | str) -> bytes:
@@ -530,9 +523,3 @@ def _check_stage(name: str, what: str = "a stage's name") -> bytes:
     if not 1 <= len(encoded) <= protocol.MAX_NAME_BYTES:
         raise ValueError(f"{what} has {len(encoded)} bytes; 1 to {protocol.MAX_NAME_BYTES} are allowed: {name[:40]!r}")
     return encoded
-
-
-def _check_bodies(bodies: object) -> None:
-    """Raises `TypeError` for a single body, which iteration would split into numbers."""
-    if isinstance(bodies, str | bytes | bytearray | memoryview | Record | Records):
-        raise TypeError(f"bodies: must be an iterable of several bodies, not {type(bodies).__name__}")

@@ -356,7 +356,7 @@ def test_a_delete_of_nothing_is_refused_as_a_first_call_too(twin, server):
 @pytest.mark.parametrize(
     ("record", "named"),
     [
-        (Record("text"), "body='text': must be bytes or another object with a buffer, not str"),  # type: ignore[arg-type]
+        (Record("text"), "body='text': must be bytes or another contiguous buffer, not str"),  # type: ignore[arg-type]
         (Record(None), "body=None: "),  # type: ignore[arg-type]
         (Record(b"", key="k"), "key='k': must be bytes or None, not str"),  # type: ignore[arg-type]
         (Record(b"", headers={"n": "v"}), "headers['n']='v': must be bytes"),  # type: ignore[dict-item]
