@@ -212,6 +212,25 @@ class Delivery(Message):
         return self.consumer.progress(self)
 
 
+def buffer_of(argument: str, value: Buffer) -> memoryview:
+    """Returns the buffer of an argument.
+
+    Raises:
+        TypeError: The value has no buffer.
+    """
+    try:
+        return memoryview(value)
+    except TypeError:
+        kind = type(value).__name__
+        raise TypeError(f"{argument}={value!r:.80}: must be bytes or another contiguous buffer, not {kind}") from None
+
+
+def check_bodies(bodies: object) -> None:
+    """Raises `TypeError` for a single body, which iteration would split into numbers."""
+    if isinstance(bodies, str | bytes | bytearray | memoryview | Record | Records):
+        raise TypeError(f"bodies: must be an iterable of several bodies, not {type(bodies).__name__}")
+
+
 def check_delay(delay: float | None) -> float | None:
     """Returns the delay of a nack, in seconds; `None` for the topic's `retry_delay`.
 

@@ -42,11 +42,11 @@ class QueueOwner(Protocol):
     """The topic of a work queue, to which the queue reports.
 
     Attributes:
-        name: The topic's name, for the log.
+        label: The topic and the group with their names, as text of log lines.
         log_fields: The same as fields of log lines.
     """
 
-    name: str
+    label: str
     log_fields: dict[str, str]
 
     @property
@@ -373,8 +373,8 @@ class WorkQueue:
             if not error.last:
                 raise
             log.error(
-                "topic %r: %s",
-                self._owner.name,
+                "%s: %s",
+                self._owner.label,
                 error,
                 extra={
                     "event": "messages_damaged",
@@ -401,7 +401,7 @@ class WorkQueue:
                 self._owner.delivering(taken, len(records), tries)
                 consumer.send(self, header, records, taken, tries)
         except Exception as error:
-            log.exception("topic %r: a consumer has failed", self._owner.name)
+            log.exception("%s: a consumer has failed", self._owner.label)
             consumer.failed(error)
         if taken < count:
             self._requeued.put(first + taken, first + count - 1, InFlight(tries - 1))
@@ -524,7 +524,7 @@ class WorkQueue:
                     self._owner.later(_DEAD_LETTER_RETRY_S, self._start_dead_letter_task)
                     break
         except (OmqError, StoreError) as error:
-            log.error("topic %r: dead letters cannot be moved now: %s", self._owner.name, error)
+            log.error("%s: dead letters cannot be moved now: %s", self._owner.label, error)
             self._owner.later(_DEAD_LETTER_RETRY_S, self._start_dead_letter_task)
         finally:
             self._dead_letter_task = None
@@ -553,7 +553,7 @@ class WorkQueue:
                 self._owner.moved_to_dead_letters(target, write)
                 self._owner.finished(id, id)
             elif isinstance(error, Gone | DamagedError):
-                log.error("topic %r: message %d cannot become a dead letter: %s", self._owner.name, id, error)
+                log.error("%s: message %d cannot become a dead letter: %s", self._owner.label, id, error)
                 self._owner.damaged(id, id)
                 self.finish(id, id)
             else:

@@ -25,15 +25,22 @@ _Message = TypeVar("_Message", bound=Message)
 
 
 class AckAwaitable:
-    """An awaitable that waits until earlier acknowledgements are durable."""
+    """An awaitable that waits until earlier acknowledgements of a stream are durable.
 
-    __slots__ = ("_connection",)
+    Raises:
+        BrokerError: The broker has ended the stream: it may have ignored them.
+    """
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    __slots__ = ("_connection", "_stream")
+
+    def __init__(self, connection: AsyncConnection, stream: StreamState) -> None:
         self._connection = connection
+        self._stream = stream
 
     def __await__(self) -> Generator[Any, None, None]:
-        return self._connection.recorded().__await__()
+        yield from self._connection.recorded().__await__()
+        if self._stream.error is not None:
+            raise self._stream.error
 
 
 class AsyncClosing:
@@ -64,7 +71,7 @@ class AsyncStream(StreamBase[_Message, AckAwaitable], AsyncClosing):
 
     def __init__(self, connection: AsyncConnection, stream: StreamState) -> None:
         super().__init__(connection, stream)
-        self._recorded = AckAwaitable(connection)
+        self._recorded = AckAwaitable(connection, stream)
         self._waiting: set[asyncio.Future[None]] = set()
         stream.wake = partial(_wake_all, self._waiting)  # not a method, whose reference would keep this alive
 

@@ -31,7 +31,16 @@ from omq.broker.protocol import (
     u64,
 )
 from omq.broker.start_time import start_time
-from omq.broker.types import Committed, DurableInfo, GroupInfo, Record, Records, TopicInfo
+from omq.broker.types import (
+    Committed,
+    DurableInfo,
+    GroupInfo,
+    Record,
+    Records,
+    TopicInfo,
+    buffer_of,
+    check_bodies,
+)
 from omq.socket_base import check_timeout, checked_count
 from omq.types import UNSET, Unset
 
@@ -165,7 +174,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         connection, core = self._connection, self._connection.core
         connection.check_usable()
         check_body(body, core.max_body)
-        _check_headers(headers)
+        _check_extras(key, headers)
         records = encode_record(body, key, headers)
         unique = b"" if message_id is None else _message_id(message_id)
         deadline = connection.deadline()
@@ -194,7 +203,7 @@ class Calls(Generic[_Subscription, _Consumer]):
     ) -> list[int]:
         """Publishes messages in a pipeline; see `omq.broker.Client.publish_many`."""
         connection = self._connection
-        _check_bodies(bodies)
+        check_bodies(bodies)
         if in_flight is not None:
             in_flight = checked_count("in_flight", in_flight)
         check_name(topic)
@@ -249,7 +258,7 @@ class Calls(Generic[_Subscription, _Consumer]):
     ) -> int:
         """Stores messages until `commit` publishes them; see `omq.broker.Client.stage`."""
         core, name = self._connection.core, _check_stage(stage)
-        _check_bodies(bodies)
+        check_bodies(bodies)
         check_name(topic)
         numbers = itertools.count(checked_count("sequence", sequence))
         await self._ask_all(bodies, lambda records: core.stage(topic, records, name, next(numbers)))
@@ -414,11 +423,7 @@ def check_body(body: Buffer, limit: int) -> int:
         TooLarge: The body has more than *limit* bytes.
         TypeError: The body has no contiguous buffer.
     """
-    if isinstance(body, bytes):
-        size = len(body)
-    else:
-        with memoryview(body) as view:
-            size = view.nbytes
+    size = len(body) if isinstance(body, bytes) else buffer_of("body", body).nbytes
     if size > limit:
         raise TooLarge(f"a body has {size} bytes; at most {limit} are allowed")
     return size
@@ -437,9 +442,7 @@ def _size(one: Buffer | Record, limit: int) -> int:
     """Returns the approximate size of a record; raises as `check_body`."""
     if not isinstance(one, Record):
         return check_body(one, limit)
-    _check_headers(one.headers)
-    extras = [one.key or b"", *(one.headers or {}).values()]
-    return check_body(one.body, limit) + sum(memoryview(part).nbytes for part in extras)
+    return check_body(one.body, limit) + _check_extras(one.key, one.headers)
 
 
 def _encode(batch: list[Buffer | Record]) -> bytes:
@@ -479,15 +482,20 @@ def _check_replay(replay: str | int | float | datetime) -> Replay:
     return replay
 
 
-def _check_headers(headers: Mapping[str, Buffer] | None) -> None:
-    """Rejects headers that are not valid.
+def _check_extras(key: bytes | None, headers: Mapping[str, Buffer] | None) -> int:
+    """Returns the size of a key and of the values of headers, in bytes.
 
     Raises:
-        TypeError: A name is not a string.
+        TypeError: The key is not bytes, the name of a header is not a string, or its value has no contiguous buffer.
     """
-    for name in headers or ():
+    if key is not None and not isinstance(key, bytes):
+        raise TypeError(f"key={key!r:.80}: must be bytes or None, not {type(key).__name__}")
+    size = len(key or b"")
+    for name, value in (headers or {}).items():
         if not isinstance(name, str):
             raise TypeError(f"headers: a name must be a str, not {type(name).__name__}: {name!r:.80}")
+        size += buffer_of(f"headers[{name!r:.80}]", value).nbytes
+    return size
 
 
 def _message_id(value: bytes | str) -> bytes:
@@ -515,9 +523,3 @@ def _check_stage(name: str, what: str = "a stage's name") -> bytes:
     if not 1 <= len(encoded) <= protocol.MAX_NAME_BYTES:
         raise ValueError(f"{what} has {len(encoded)} bytes; 1 to {protocol.MAX_NAME_BYTES} are allowed: {name[:40]!r}")
     return encoded
-
-
-def _check_bodies(bodies: object) -> None:
-    """Raises `TypeError` for a single body, which iteration would split into numbers."""
-    if isinstance(bodies, str | bytes | bytearray | memoryview | Record | Records):
-        raise TypeError(f"bodies: must be an iterable of several bodies, not {type(bodies).__name__}")

@@ -121,7 +121,7 @@ class SubscriptionBase(StreamBase[Message, _AckResult]):
         Raises:
             StateError: The subscription is not durable.
             TypeError: *message* is neither a message nor a whole number.
-            ValueError: *message* is a negative id.
+            ValueError: *message* is a negative id, or a message of another topic.
             BrokerError: The broker has ended the subscription: `TakenOver` if another client has taken it over.
             ClosedError: The subscription or the client is closed.
         """
@@ -129,6 +129,8 @@ class SubscriptionBase(StreamBase[Message, _AckResult]):
             raise StateError(f"this subscription of {self.topic!r} is not durable: subscribe with a name to ack")
         if not isinstance(message, Message):
             message = checked_count("message", message, 0)
+        elif message.topic != self.topic:
+            raise ValueError(f"message: is of topic {message.topic!r}; this subscription is of {self.topic!r}")
         connection = self._connection
         connection.check_usable()
         with connection.lock:
@@ -148,29 +150,31 @@ class ConsumerBase(StreamBase[Delivery, _AckResult]):
     _stream: ConsumerState
 
     def ack(self, deliveries: Iterable[Delivery]) -> _AckResult:
-        """Acknowledges several deliveries in one request; see `Delivery.ack`.
+        """Acknowledges several deliveries of this consumer in one request; see `Delivery.ack`.
 
         Raises:
+            ValueError: A delivery is of another consumer. Nothing was acknowledged.
+            TypeError: *deliveries* are not deliveries.
             BrokerError: The broker has ended the consumer: others get its messages.
             ClosedError: The consumer or the client is closed.
         """
-        self._ack_or_nack(list(deliveries), True)
+        self._ack_or_nack(self._own(deliveries), True)
         return self._ack_result()
 
     def nack(self, deliveries: Iterable[Delivery], *, delay: float | None = None) -> _AckResult:
-        """Requests redelivery of several messages in one request; see `Delivery.nack`.
+        """Requests redelivery of several messages of this consumer in one request; see `Delivery.nack`.
 
         Args:
             deliveries: The deliveries.
             delay: Seconds before the redelivery; 0 for at once; `None` for the topic's `retry_delay`.
 
         Raises:
-            ValueError: *delay* is not 0 to 4,000,000 seconds.
-            TypeError: *delay* is not a number.
+            ValueError: A delivery is of another consumer, or *delay* is not 0 to 4,000,000 seconds.
+            TypeError: *deliveries* are not deliveries, or *delay* is not a number.
             BrokerError: The broker has ended the consumer: others get its messages.
             ClosedError: The consumer or the client is closed.
         """
-        self._ack_or_nack(list(deliveries), False, check_delay(delay))
+        self._ack_or_nack(self._own(deliveries), False, check_delay(delay))
         return self._ack_result()
 
     def acknowledge(self, delivery: Delivery) -> _AckResult:
@@ -191,6 +195,18 @@ class ConsumerBase(StreamBase[Delivery, _AckResult]):
             connection.core.progress(self._stream, delivery.session, delivery.id)
             connection.send_out()
         return self._ack_result()
+
+    def _own(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
+        """Returns deliveries of this consumer as a list. An id names another message in another consumer."""
+        if isinstance(deliveries, Message):
+            raise TypeError("deliveries: must be an iterable of deliveries, not one; call its own ack or nack")
+        listed = list(deliveries)
+        for one in listed:
+            if not isinstance(one, Delivery):
+                raise TypeError(f"deliveries: must be deliveries of this consumer, not {one!r:.80}")
+            if one.consumer is not self:
+                raise ValueError(f"deliveries: message {one.id} of {one.topic!r} was delivered to another consumer")
+        return listed
 
     def _ack_or_nack(self, deliveries: Sequence[Delivery], acked: bool, delay: float | None = None) -> None:
         connection = self._connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterator, Mapping
 from typing import Any, Final, Literal
 
 from omq._core.blocks import read_header
@@ -157,7 +157,6 @@ class BroadcastTopic(Topic):
         self._moving: dict[str, int] = {}  # groups that are created or moved, and to which position
         self._ready_groups: dict[TopicQueue, None] = {}  # in the order of their turns
         self._dirty_groups: dict[str, None] = {}
-        self._groups_first = state.first  # the oldest id, as far as the groups know
         self._purged = 0  # the last id that was purged or requeued
         self._purging: list[int] = []  # the last ids of purges and requeues that are not answered
         #: The ack floors of the groups as they are stored; -1 for one whose row is damaged.
@@ -396,7 +395,7 @@ class BroadcastTopic(Topic):
         if self._ready_groups:
             group_queue = next(iter(self._ready_groups))
             del self._ready_groups[group_queue]
-            self.refresh()
+            self._drop_missing([group_queue])
             if group_queue.pump():
                 self._ready_groups[group_queue] = None  # after the others
         return bool(self._ready or self._ready_groups)
@@ -746,7 +745,6 @@ class BroadcastTopic(Topic):
         except BaseException:
             if group is not None:
                 self.groups[name] = group
-                self._groups_first = 0  # retention may have dropped messages meanwhile
                 group.reopen()
                 group.changed()  # what was to be saved meanwhile
             raise
@@ -808,16 +806,17 @@ class BroadcastTopic(Topic):
 
     def refresh(self) -> None:
         """Drops the messages from all groups that the store has dropped, and counts the losses by retention."""
-        if not self.groups or self.deleted:
+        self._drop_missing(self.groups.values())
+
+    def _drop_missing(self, groups: Collection[TopicQueue]) -> None:
+        """Drops the messages from some groups; messages in flight return after the store has dropped them, too."""
+        if not groups or self.deleted:
             return
         first = self.state().first
-        if first > self._groups_first:
-            self._groups_first = first
-            self.touch()
-            purged = max(self._purged, *self._purging, 0)
-            for group in self.groups.values():
-                group.queue.expire(min(first, purged + 1))
-                group.expire(first, "retention", "were dropped by retention")
+        purged = max(self._purged, *self._purging, 0)
+        for group in groups:
+            group.queue.expire(min(first, purged + 1))
+            group.expire(first, "retention", "were dropped by retention")
 
     # ------------------------------------------------------------------ inactive readers
 

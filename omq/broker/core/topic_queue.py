@@ -56,7 +56,8 @@ class TopicQueue:
         group: As the argument.
         queue: The messages.
         ended: The group is being moved or deleted, or was.
-        log_fields: The topic and the group, as fields of log lines.
+        label: The topic and the group with their names, as text of log lines.
+        log_fields: The same as fields of log lines.
         active: When a consumer last joined, got or acknowledged a message, or left. Only of a group.
 
     Raises:
@@ -75,7 +76,7 @@ class TopicQueue:
         later: Callable[[float, Callable[[], None]], None],
         group: str = "",
     ) -> None:
-        self.name = f"{topic.name}, group {group}" if group else topic.name
+        self.label = f"topic {topic.name!r}, group {group!r}" if group else f"topic {topic.name!r}"
         self.group = group
         self.log_fields = {"topic": topic.name, "group": group} if group else {"topic": topic.name}
         self.ended = False
@@ -141,7 +142,7 @@ class TopicQueue:
         if last > queue.last_delivered:
             # A broker that was killed delivered them and did not store that.
             if len(queue.ahead) >= _MAX_AHEAD_RANGES:
-                raise Busy(f"{len(queue.ahead)} ranges of {self.name!r} are acknowledged above the delivered ids")
+                raise Busy(f"{len(queue.ahead)} ranges of {self.label} are acknowledged above the delivered ids")
             queue.finish_ahead(first, last)
 
     # ------------------------------------------------------------------ QueueOwner
@@ -201,8 +202,8 @@ class TopicQueue:
         if write.reason == "max-deliveries" and self._dead_letter_log.passes():
             more = self._dead_letter_log.suppressed
             log.warning(
-                "topic %r: message %d has become a dead letter after %d deliveries and is now in %r%s",
-                self.name,
+                "%s: message %d has become a dead letter after %d deliveries and is now in %r%s",
+                self.label,
                 write.id,
                 write.deliveries,
                 self._topic.dead_letter or default_dead_letter(self._topic.name),
@@ -257,8 +258,8 @@ class TopicQueue:
         """Logs that messages were dropped, at a limited rate."""
         if self._log_limit.passes():
             log.warning(
-                "topic %r: %s",
-                self.name,
+                "%s: %s",
+                self.label,
                 text,
                 extra={"event": "messages_dropped", **self.log_fields, "reason": reason, "count": count},
             )

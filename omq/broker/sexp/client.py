@@ -21,6 +21,7 @@ from omq.broker.sexp import protocol
 from omq.broker.sexp.protocol import Command, Delivery, Frame, Persistence, Replay, SexpClientProtocol
 from omq.broker.sexp.syntax import MAX_EXPRESSION_BYTES, shown
 from omq.broker.start_time import start_time
+from omq.broker.types import buffer_of, check_bodies
 from omq.errors import ClosedError, ConnectError, OmqError, ReceiveTimeout, StateError, Timeout
 from omq.unpatched import socket, threading
 
@@ -230,17 +231,19 @@ class Client:
 
         Raises:
             BrokerError: As `create`; `TooLarge` if the command has more than 64 KiB.
+            TypeError: The body has no buffer.
         """
         return self.publish_many(topic, [body])[0]
 
     def publish_many(self, topic: str, bodies: Iterable[bytes]) -> list[int]:
         """Publishes messages in a pipeline, and returns their ids in order; raises as `publish`.
 
-        After an error some of them may be published.
+        After an error some of them may be published. A single body in place of several raises `TypeError`.
         """
         self._needs_version_2()
         name = check_name(topic).encode()
-        return self._call([protocol.Publish(name, bytes(body)) for body in bodies])
+        check_bodies(bodies)
+        return self._call([protocol.Publish(name, bytes(buffer_of("body", body))) for body in bodies])
 
     def subscribe(self, topic: str, *, replay: Replay | float | datetime = "latest") -> Subscription:
         """Subscribes, and returns once the subscription is active.

@@ -55,6 +55,7 @@ class DeviceQueue:
     ) -> None:
         self.id = state.id
         self.name = state.name
+        self.label = f"topic {state.name!r}"
         self.log_fields = {"topic": state.name}
         self.dead_lettered = 0
         self.damaged_count = 0

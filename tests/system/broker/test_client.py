@@ -8,6 +8,7 @@ import functools
 import gc
 import itertools
 import os
+import re
 import signal
 import sys
 import threading
@@ -22,7 +23,7 @@ import pytest
 import omq
 import omq.asyncio.broker
 import omq.broker
-from omq.broker import Committed, Server
+from omq.broker import Committed, Record, Server, TakenOver
 from omq.broker.core.topic import HELD_OVERHEAD_BYTES
 from omq.broker.errors import (
     BrokerError,
@@ -352,9 +353,70 @@ def test_a_delete_of_nothing_is_refused_as_a_first_call_too(twin, server):
     twin.wait(client.close())
 
 
+@pytest.mark.parametrize(
+    ("record", "named"),
+    [
+        (Record("text"), "body='text': must be bytes or another contiguous buffer, not str"),  # type: ignore[arg-type]
+        (Record(None), "body=None: "),  # type: ignore[arg-type]
+        (Record(b"", key="k"), "key='k': must be bytes or None, not str"),  # type: ignore[arg-type]
+        (Record(b"", headers={"n": "v"}), "headers['n']='v': must be bytes"),  # type: ignore[dict-item]
+        (Record(b"", headers={1: b"v"}), "headers: a name must be a str, not int: 1"),  # type: ignore[dict-item]
+    ],
+    ids=["body", "none", "key", "value", "name"],
+)
+def test_a_part_of_a_message_with_a_wrong_type_is_named(twin, client, topic, record, named):
+    with pytest.raises(TypeError, match=f"^{re.escape(named)}"):
+        twin.wait(client.publish(topic, record.body, key=record.key, headers=record.headers))
+    for call in (client.publish_many, functools.partial(client.stage, stage="s")):
+        with pytest.raises(TypeError, match=f"^{re.escape(named)}"):
+            twin.wait(call(topic, [b"", record]))
+    with pytest.raises(TypeError, match=r"^body='text': "):
+        twin.wait(client.publish_many(topic, [b"", "text"]))
+    assert twin.wait(client.publish(topic, b"")) == 1
+
+
+@pytest.mark.parametrize("call", ["ack", "nack"])
+def test_a_consumer_takes_no_acks_for_another_one(twin, client, topic, jobs, call):
+    """Its message with the same id would be acknowledged in place of the other's."""
+    for name in (topic, jobs):
+        twin.wait(client.publish_many(name, [b"1", b"2"]))
+    consumer = twin.wait(client.consume(topic, group="g", replay="earliest"))
+    other = twin.wait(client.consume(jobs))
+    own, others = twin.take(consumer, 2), twin.take(other, 2)
+    with pytest.raises(ValueError, match=f"^deliveries: message 2 of '{re.escape(jobs)}' was delivered to another"):
+        twin.call(getattr(consumer, call), [own[0], others[1]])
+    for wrong in (own[0], [1], list(twin.all(client.read(topic)))):
+        with pytest.raises(TypeError, match=r"^deliveries: must be "):
+            twin.call(getattr(consumer, call), wrong)
+    twin.wait(client.flush())
+    (group,) = twin.wait(client.groups(topic))
+    assert (group.lag, group.in_flight) == (2, 2)
+    twin.call(consumer.ack, own)
+    twin.call(other.ack, others)
+    twin.wait(client.flush())
+    for one in (consumer, other):
+        twin.wait(one.close())
+    assert twin.wait(client.groups(topic))[0].lag == 0
+
+
+def test_a_cursor_does_not_move_to_a_message_of_another_topic(twin, client, topic):
+    other = f"{topic} 2"
+    twin.wait(client.create(other, persistence="transient"))
+    for name in (topic, other):
+        twin.wait(client.publish_many(name, [b"1", b"2"]))
+    subscription = twin.wait(client.subscribe(topic, name="n", replay="earliest"))
+    with pytest.raises(ValueError, match=r"^message: is of topic "):
+        twin.call(subscription.ack, twin.all(client.read(other))[-1])
+    twin.wait(client.flush())
+    assert twin.wait(client.durables(topic))[0].position == 0
+    twin.call(subscription.ack, twin.all(client.read(topic))[-1])  # read by another call, but of this topic
+    twin.wait(client.flush())
+    assert twin.wait(client.durables(topic))[0].position == 2
+    twin.wait(subscription.close())
+    twin.wait(client.delete(other))
+
+
 def test_arguments_that_do_not_fit_are_named(twin, client, topic, jobs):
-    with pytest.raises(TypeError, match="headers"):
-        twin.wait(client.publish(topic, b"", headers={1: b"x"}))
     for wrong in (float("inf"), float("nan")):
         with pytest.raises(ValueError, match="ack_timeout"):
             twin.wait(client.consume(jobs, ack_timeout=wrong))
@@ -1318,6 +1380,39 @@ async def _await_acknowledgements(server):
 
 async def _awaited(job: Any) -> None:
     await job.ack()
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"), [("subscription", "taken over"), ("subscription", "deleted"), ("consumer", "deleted")]
+)
+def test_an_awaited_acknowledgement_that_the_broker_ignores_is_an_error(server, kind, end):
+    asyncio.run(_await_ignored_acknowledgement(server, kind, end))
+
+
+async def _await_ignored_acknowledgement(server, kind, end):
+    endpoint = server.endpoints["zmtp"]
+    with omq.broker.Client(endpoint, timeout=20.0) as other:  # it blocks the loop, which reads its connection later
+        async with omq.asyncio.broker.Client(endpoint, timeout=20.0) as client:
+            await client.create("ignored", persistence="transient")
+            await client.publish("ignored", b"x")
+            stream: Any
+            if kind == "consumer":
+                stream = await client.consume("ignored", group="g", replay="earliest")
+            else:
+                stream = await client.subscribe("ignored", name="n", replay="earliest")
+            message = await stream.recv(timeout=20.0)
+            if end == "deleted":
+                other.delete("ignored")
+            else:
+                other.subscribe("ignored", name="n", take_over=True)
+            assert not stream.closed, "the client does not know it yet"
+            recorded = stream.ack([message] if kind == "consumer" else message)
+            for _ in range(2):
+                with pytest.raises(TopicError if end == "deleted" else TakenOver):
+                    await recorded
+            if end == "taken over":
+                assert other.durables("ignored")[0].position == 0
+                await client.delete("ignored")
 
 
 LEAVES = """

@@ -31,6 +31,7 @@ class QueueOwner:
 
     def __init__(self, store: AsyncStore, name: str, dead_letters: int) -> None:
         self.store, self.name, self.dead_letters = store, name, dead_letters
+        self.label = f"topic {name!r}"
         self.log_fields = {"topic": name}
         self.finished_ids: list[int] = []
         self.dead: list[int] = []

@@ -72,6 +72,12 @@ def test_what_is_refused(running):
             client.subscribe("t", replay=datetime(2020, 1, 1))
         with pytest.raises(TooLarge):
             client.publish("t", bytes(20_000))
+        for wrong in ("text", 3, None):
+            with pytest.raises(TypeError, match=rf"^body={wrong!r}: must be bytes or another contiguous buffer"):
+                client.publish("t", wrong)
+        for wrong in ("text", b"one body", bytearray(b"one body")):
+            with pytest.raises(TypeError, match="must be an iterable of several bodies"):
+                client.publish_many("t", wrong)
         assert client.publish("t", b"a" * 60_000) == 1
         with client.subscribe("t"), pytest.raises(BrokerError, match="already"):
             client.subscribe("t")

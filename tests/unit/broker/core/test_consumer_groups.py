@@ -52,6 +52,7 @@ async def test_lag_has_only_kept_messages_and_counts_the_lost_ones_without_a_con
         assert (group["name"], group["lag"], group["in_flight"], group["consumers"]) == ("g", 4, 0, 0)
         record = next(one for one in caplog.records if getattr(one, "event", "") == "messages_dropped")
         assert (record.topic, record.group, record.reason) == ("t", "g", "retention")
+        assert record.getMessage().startswith("topic 't', group 'g': ")
         await topic.delete_group("g")
         assert topic.stats()["expired"] == 6, "a counter never falls"
 
@@ -72,6 +73,34 @@ async def test_a_purge_takes_messages_from_groups_and_loses_none(caplog):
         assert await broker.purge(topic, None) == 4
         assert (lags(topic), topic.stats()["expired"]) == ({"g": 0}, 0)
         assert not [one for one in caplog.records if getattr(one, "event", "") == "messages_dropped"]
+
+
+@pytest.mark.parametrize("dropped", ["retention", "purge"])
+@pytest.mark.parametrize("back", ["end", "nack", "nack later", "give back", "time out"])
+async def test_messages_in_flight_that_the_topic_drops_do_not_return(caplog, dropped, back):
+    """Retention has lost them, which is counted and logged; a purge has not."""
+    async with core() as broker:
+        topic = await prepared(broker, 4, retry_delay=0)
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, group="g", credit=3, ack_timeout=0.05 if back == "time out" else 30.0)
+        await until(lambda: sink.ids == [1, 2, 3])
+        if dropped == "purge":
+            await broker.purge(topic, None)
+        else:
+            await broker.alter("t", {"max_messages": 1}, force=True)
+            await append(broker, topic, [b"5"])
+            await until(lambda: topic.state().first == 5)
+        if back == "end":
+            consumer.end()
+        elif back == "give back":
+            consumer.give_back([(1, 3)])
+        elif back != "time out":
+            consumer.nack([(1, 3)], 60.0 if back == "nack later" else None)
+        kept, lost = (0, 0) if dropped == "purge" else (1, 4)
+        await until(lambda: lags(topic) == {"g": kept})
+        assert topic.stats()["expired"] == lost
+        records = [one for one in caplog.records if getattr(one, "event", "") == "messages_dropped"]
+        assert bool(records) is (dropped == "retention")
 
 
 async def test_a_requeue_takes_dead_letters_from_groups_of_their_topic():
@@ -167,6 +196,7 @@ async def test_damaged_messages_are_logged_with_topic_and_group(monkeypatch, cap
         broker.consume(topic, sink, group="g")
         await until(lambda: sink.ids == [3])
         (record,) = [one for one in caplog.records if getattr(one, "event", "") == "messages_damaged"]
+        assert record.getMessage().startswith("topic 't', group 'g': ")
         assert (record.topic, record.group, record.first, record.last) == ("t", "g", 1, 2)
 
 
