@@ -185,10 +185,11 @@ def restore_snapshot(
     origin = {"store": source.id, "time": source.format.snapshot}
     format = Format(os.urandom(16).hex(), source.format.kind, origin=origin)
     with _new_directory(directory) as partial, ExitStack() as stack:
-        environments = {name: stack.enter_context(_opened(source.directory / name)) for name in ("weak", "strong")}
-        for name, environment in environments.items():
-            if source.left.get(name) != checksum(environment.path):
-                raise DamagedError(f"{environment.path}: damaged: it is not as it was when the snapshot was taken")
+        names = "weak", "strong"
+        for path in (source.directory / name / DATA_FILE for name in names):
+            if not path.exists() or source.left.get(path.parent.name) != checksum(path):
+                raise DamagedError(f"{path}: damaged: it is not as it was when the snapshot was taken")
+        environments = {name: stack.enter_context(_opened(source.directory / name)) for name in names}
         state = _pin(source, environments)
         stack.callback(state.release)
         check_space(partial, state.size, "the store needs")
