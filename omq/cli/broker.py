@@ -14,7 +14,7 @@ from omq._version import __version__
 from omq.broker.config import Config, ConfigError, TopicSpec, parse_topic, read_config
 from omq.broker.errors import BrokerError, TopicError
 from omq.broker.server import AsyncServer
-from omq.cli.errors import error_text, errors_of_command
+from omq.cli.errors import echo, error_text, errors_of_command
 from omq.cli.parameters import (
     FILE,
     LEVELS,
@@ -372,7 +372,7 @@ def report_copy(text: str, copy: "StoreCopy", began: float) -> None:
     """Prints the result of a snapshot or a restore."""
     for finding in copy.findings:
         click.echo(f"omq: {finding}", err=True)
-    click.echo(f"{text}: {copy.topics} topics, {copy.size} bytes in {time.monotonic() - began:.1f} s")
+    echo(f"{text}: {copy.topics} topics, {copy.size} bytes in {time.monotonic() - began:.1f} s")
 
 
 broker.subcommands.update(snapshot=snapshot, restore=restore)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from omq.broker.types import Message
-from omq.cli.errors import errors_of_command
+from omq.cli.errors import echo, errors_of_command
 from omq.serving.extras import missing_extra
 from omq.store.errors import DamagedError, StoreError
 
@@ -48,16 +48,16 @@ def verify(directory: Path) -> None:
     damaged = 0
     with open_inspector(directory) as inspector:
         if not inspector.clean_shutdown:
-            click.echo("not shut down cleanly; this is harmless")
+            echo("not shut down cleanly; this is harmless")
         for error in inspector.check_rows():
             damaged += 1
-            click.echo(str(error))
+            echo(str(error))
         for topic in inspector.topics.values():
             records, size, found = inspector.check(topic)
             damaged += len(found)
-            click.echo(f"{topic.name}: {records} messages, {size} bytes, {'damaged' if found else 'well'}")
+            echo(f"{topic.name}: {records} messages, {size} bytes, {'damaged' if found else 'well'}")
             for error in found:
-                click.echo(f"  {error}")
+                echo(f"  {error}")
     sys.exit(1 if damaged else 0)
 
 
@@ -80,7 +80,7 @@ def dump(directory: Path, name: str | None, start: int, stop: int) -> None:
                     click.echo(f"omq: {message}", err=True)
                     damaged = True
                 else:
-                    click.echo(json.dumps(message_row(message), ensure_ascii=False))
+                    echo(json.dumps(message_row(message), ensure_ascii=False))
     sys.exit(1 if damaged else 0)
 
 
@@ -113,7 +113,7 @@ def stats(directory: Path, as_json: bool) -> None:
             {
                 "id": topic.id,
                 "name": topic.name,
-                "delivery": topic.delivery,
+                "delivery": topic.delivery.replace("_", "-"),
                 "persistence": topic.persistence,
                 "settings": topic.settings,
                 "first": topic.first,
@@ -126,16 +126,16 @@ def stats(directory: Path, as_json: bool) -> None:
         row = {"id": inspector.id, "orderly": inspector.clean_shutdown, "topics": topics, "files": sizes}
         row |= {"snapshot": inspector.format.snapshot, "origin": inspector.format.origin}
     if as_json:
-        click.echo(json.dumps(row))
+        echo(json.dumps(row))
         return
     if row["snapshot"]:
-        click.echo(f"snapshot of store {row['id']}, taken at {row['snapshot']}")
+        echo(f"snapshot of store {row['id']}, taken at {row['snapshot']}")
     if origin := inspector.format.origin:
-        click.echo(f"store {row['id']}, restored from a snapshot of store {origin['store']}, taken at {origin['time']}")
+        echo(f"store {row['id']}, restored from a snapshot of store {origin['store']}, taken at {origin['time']}")
     for name, size in sizes.items():
-        click.echo(f"{name}: {size['file_bytes']} bytes, {size['used_bytes']} of them in use")
+        echo(f"{name}: {size['file_bytes']} bytes, {size['used_bytes']} of them in use")
     for topic in topics:
-        click.echo("{id} {name}: {delivery}, {persistence}, ids {first} to {last}, {bytes} bytes".format(**topic))
+        echo("{id} {name}: {delivery}, {persistence}, ids {first} to {last}, {bytes} bytes".format(**topic))
 
 
 @store.command()
@@ -146,4 +146,4 @@ def compact(directory: Path) -> None:
         from omq.store.lmdb.compaction import compact as compact_store
 
         for name, size in compact_store(directory).items():
-            click.echo(f"{name}: {size.before} bytes before, {size.after} bytes after")
+            echo(f"{name}: {size.before} bytes before, {size.after} bytes after")

@@ -64,8 +64,10 @@ def test_a_dump_has_everything(directory: Path) -> None:
 
 def test_statistics_are_shown(directory: Path) -> None:
     assert "prices: broadcast, strong, ids 3 to 11" in run("stats", directory).output
+    assert "weak: round-robin, weak, ids 1 to 1" in run("stats", directory).output
     row = json.loads(run("stats", directory, "--json").output)
     assert row["orderly"]
+    assert [topic["delivery"] for topic in row["topics"]] == ["broadcast", "round-robin", "broadcast"]
     assert [topic["name"] for topic in row["topics"]] == ["prices", "weak", "gone"]
     assert row["files"]["strong"]["used_bytes"] > 0
 
