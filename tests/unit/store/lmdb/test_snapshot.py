@@ -258,6 +258,19 @@ def test_a_snapshot_with_a_damaged_file_is_refused(
     assert not restored.exists()
 
 
+def test_a_copy_is_not_made_in_its_source(filled: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_snapshot(filled, target)
+    for copy, source in ((take_snapshot, filled), (restore_snapshot, target)):
+        monkeypatch.chdir(source)
+        before = sorted(source.rglob("*"))
+        for path in (source / "copy", source / "weak" / "copy", "copy"):
+            with pytest.raises(StoreError, match=rf"copy: it is in (\.|{source}), which would be lost"):
+                copy(source, path)
+        with pytest.raises(StoreError, match="copy: it is in "):
+            copy(".", "copy")
+        assert sorted(source.rglob("*")) == before
+
+
 def test_two_restored_stores_have_two_ids(filled: Path, target: Path, restored: Path) -> None:
     taken = take_snapshot(filled, target)
     other = restored.with_name("other")
