@@ -4,6 +4,7 @@ import base64
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,7 @@ import click
 
 from omq.broker.types import Message
 from omq.cli.errors import echo, errors_of_command
-from omq.serving.extras import missing_extra
-from omq.store.errors import DamagedError, StoreError
+from omq.store.errors import DamagedError
 
 if TYPE_CHECKING:
     from omq.store.lmdb.inspector import Inspector
@@ -25,20 +25,14 @@ def store() -> None:
     """Inspect or compact a broker's directory while no broker uses it."""
 
 
-def open_inspector(directory: Path) -> "Inspector":
-    """Opens a store for inspection.
-
-    Raises:
-        ClickException: The store cannot be opened, or a package is missing.
-    """
-    try:
+@contextmanager
+def open_inspector(directory: Path) -> Iterator["Inspector"]:
+    """Opens a store for inspection, and reports errors as errors of the command."""
+    with errors_of_command("the store", "broker"):
         from omq.store.lmdb.inspector import Inspector
-    except ImportError as missing:
-        raise click.ClickException(str(missing_extra("the store", missing, "broker"))) from None
-    try:
-        return Inspector(directory)
-    except StoreError as error:
-        raise click.ClickException(str(error)) from None
+
+        with Inspector(directory) as inspector:
+            yield inspector
 
 
 @store.command()
@@ -69,10 +63,7 @@ def verify(directory: Path) -> None:
 def dump(directory: Path, name: str | None, start: int, stop: int) -> None:
     """Print messages as lines of JSON. Bytes are printed as text if they are UTF-8, else as base64."""
     with open_inspector(directory) as inspector:
-        try:
-            topics = [inspector.find(name)] if name is not None else list(inspector.topics.values())
-        except StoreError as error:
-            raise click.ClickException(str(error)) from None
+        topics = [inspector.find(name)] if name is not None else list(inspector.topics.values())
         damaged = False
         for topic in topics:
             for message in inspector.messages(topic, start, stop):

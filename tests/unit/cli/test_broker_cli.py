@@ -158,6 +158,7 @@ def test_security_of_the_command_line(run_command: Callable[..., Spy], tmp_path:
         (["data", "--mechanism", "gssapi"], ["--mechanism", "gssapi"]),
         (["data", "--mechanism", "plain"], ["--users-file is missing", 'mechanism "plain"']),
         (["data", "--ready-file", "nowhere/ready.json"], ["--ready-file", "'nowhere'"]),
+        (["data", "--ready-file", "x" * 300 + "/ready.json"], ["--ready-file", "x/ready.json': File name too long"]),
         (["data", "--users-file", "missing"], ["--users-file", "missing"]),
         (["data", "--log-level", "loud"], ["--log-level", "loud"]),
         (["data", "--bund", "tcp://*:1"], ["--bund"]),
