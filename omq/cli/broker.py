@@ -14,7 +14,7 @@ from omq._version import __version__
 from omq.broker.config import Config, ConfigError, TopicSpec, parse_topic, read_config
 from omq.broker.errors import BrokerError, TopicError
 from omq.broker.server import AsyncServer
-from omq.cli.errors import error_text, errors_of_command
+from omq.cli.errors import echo, error_text, errors_of_command
 from omq.cli.parameters import (
     FILE,
     LEVELS,
@@ -40,6 +40,18 @@ if TYPE_CHECKING:
 LOG: Final = logging.getLogger("omq.broker")
 DEFAULT_BIND: Final = "tcp://127.0.0.1:*"
 DIRECTORY: Final = NonEmptyPath(file_okay=False, path_type=Path)
+
+#: The settings that SIGHUP does not change, by their names in the file.
+FIXED_SETTINGS: Final[dict[str, Callable[[Config], object]]] = {
+    "bind": lambda config: config.bind,
+    "sexp": lambda config: config.sexp,
+    "http": lambda config: config.http,
+    "memory": lambda config: config.memory,
+    "[security] secret_key_file": lambda config: config.security.secret_key_file,
+    "[limits] connections": lambda config: config.max_connections,
+    "[heartbeat] interval": lambda config: config.heartbeat_interval,
+    "[heartbeat] timeout": lambda config: config.heartbeat_timeout,
+}
 
 
 def read_topics(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[TopicSpec, ...]:
@@ -149,10 +161,18 @@ def load_security(config: Config, path: Path | None, on_command_line: bool) -> A
         raise ConfigError(f"{path}: [security]: {fault}") from None
 
 
-async def reload(server: AsyncServer, admission: Admission, read: Callable[[], tuple[Config, Admission]]) -> None:
+async def reload(
+    server: AsyncServer, start: Config, admission: Admission, read: Callable[[], tuple[Config, Admission]]
+) -> None:
     """Reads users, keys, permissions, limits of users, and topics again.
 
     All are checked first: after an error nothing is changed. Reloads run one after the other.
+
+    Args:
+        server: The server.
+        start: The configuration of its start, whose other settings stay in force.
+        admission: The clients to admit, which change.
+        read: Reads the configuration and the files of users and keys.
     """
     async with server.configuring:
         if server.broker.ended:
@@ -182,6 +202,12 @@ async def reload(server: AsyncServer, admission: Admission, read: Callable[[], t
             )
             return
         LOG.info("SIGHUP: users, keys, permissions, limits and topics are read again", extra={"event": "reloaded"})
+        if changed := [name for name, value in FIXED_SETTINGS.items() if value(config) != value(start)]:
+            LOG.warning(
+                "SIGHUP: changes of these settings need a restart: %s",
+                ", ".join(changed),
+                extra={"event": "restart_needed", "settings": changed},
+            )
 
 
 def log_start(server: AsyncServer) -> None:
@@ -322,7 +348,7 @@ def broker(
         )
         log_warnings(config)
         from_files = path is not None or config.security.mechanism != "null"
-        hang_up = partial(reload, server, admission, read) if from_files else None
+        hang_up = partial(reload, server, config, admission, read) if from_files else None
         try:
             run_server(server, LOG, ready_file=ready_file, on_start=partial(log_start, server), on_hang_up=hang_up)
         except TopicError as fault:
@@ -372,7 +398,7 @@ def report_copy(text: str, copy: "StoreCopy", began: float) -> None:
     """Prints the result of a snapshot or a restore."""
     for finding in copy.findings:
         click.echo(f"omq: {finding}", err=True)
-    click.echo(f"{text}: {copy.topics} topics, {copy.size} bytes in {time.monotonic() - began:.1f} s")
+    echo(f"{text}: {copy.topics} topics, {copy.size} bytes in {time.monotonic() - began:.1f} s")
 
 
 broker.subcommands.update(snapshot=snapshot, restore=restore)

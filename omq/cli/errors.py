@@ -26,6 +26,20 @@ def error_text(fault: Exception, options: Mapping[str, str] | None = None) -> st
     return option + str(fault).removeprefix(argument)
 
 
+def echo(text: str) -> None:
+    """Prints a line on standard output.
+
+    Raises:
+        ClickException: Standard output cannot be written, for instance on a full disk.
+    """
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        raise  # standard output was closed: click exits silently
+    except OSError as fault:
+        raise click.ClickException(f"standard output: {fault.strerror or fault}") from None
+
+
 @contextmanager
 def errors_of_command(subject: str, extra: str, options: Mapping[str, str] | None = None) -> Iterator[None]:
     """Ends the command with status 2 if an argument is not valid, and with status 1 after any other error.

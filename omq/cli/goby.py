@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from omq.cli.errors import errors_of_command
+from omq.cli.errors import echo, errors_of_command
 from omq.cli.gobyd import OPTIONS
 from omq.cli.parameters import LEVELS, FiniteFloat, log_format_option
 from omq.cli.report import printable
@@ -322,7 +322,7 @@ def sniff(
             except Timeout:
                 continue
             seen += 1
-            click.echo(line_of(publication, time.time()))
+            echo(line_of(publication, time.time()))
 
 
 @goby.command()
@@ -331,7 +331,7 @@ def missing(**options: Any) -> None:
     """Print the required clients that the hold of an `omq gobyd` waits for, one a line."""
     with portal_of(options) as portal:
         for name in portal.missing():
-            click.echo(name)
+            echo(name)
 
 
 def line_of(publication: Received, now: float) -> str:

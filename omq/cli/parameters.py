@@ -144,10 +144,11 @@ def read_ready_file(ctx: click.Context, param: click.Parameter, value: Path | No
         return None
     try:
         target = value.resolve()
+        if not target.parent.is_dir():
+            raise click.BadParameter(f"there is no directory {str(value.parent)!r}", ctx, param)
+        if target.exists() and not target.is_file():
+            raise click.BadParameter(f"{str(value)!r} is not a regular file, and would be replaced", ctx, param)
     except (OSError, RuntimeError) as error:
-        raise click.BadParameter(f"{str(value)!r}: {error}", ctx, param) from None
-    if not target.parent.is_dir():
-        raise click.BadParameter(f"there is no directory {str(value.parent)!r}", ctx, param)
-    if target.exists() and not target.is_file():
-        raise click.BadParameter(f"{str(value)!r} is not a regular file, and would be replaced", ctx, param)
+        reason = getattr(error, "strerror", None) or error
+        raise click.BadParameter(f"{str(value)!r}: {reason}", ctx, param) from None
     return target

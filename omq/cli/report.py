@@ -12,6 +12,7 @@ import click
 
 from omq.broker.start_time import describe_time
 from omq.broker.types import DurableInfo, GroupInfo, Message, TopicInfo
+from omq.cli.errors import echo
 from omq.cli.store import message_row
 
 Row = TopicInfo | DurableInfo | GroupInfo
@@ -49,7 +50,7 @@ def confirm(question: str, yes: bool) -> None:
 
 def print_json(value: object) -> None:
     """Prints a value as one line of JSON."""
-    click.echo(json.dumps(value, ensure_ascii=False))
+    echo(json.dumps(value, ensure_ascii=False))
 
 
 def print_table(kind: type[Row], rows: Sequence[Row], as_json: bool) -> None:
@@ -70,7 +71,7 @@ def print_table(kind: type[Row], rows: Sequence[Row], as_json: bool) -> None:
     for line in zip(*columns, strict=True):
         cells = zip(line, widths, is_number, strict=True)
         padded = (text.rjust(width) if right else text.ljust(width) for text, width, right in cells)
-        click.echo(COLUMN_GAP.join(padded).rstrip())
+        echo(COLUMN_GAP.join(padded).rstrip())
 
 
 def print_fields(row: Row, as_json: bool) -> None:
@@ -81,7 +82,7 @@ def print_fields(row: Row, as_json: bool) -> None:
     names = [field.name for field in fields(row)]
     width = max(map(len, names))
     for name in names:
-        click.echo(f"{name.ljust(width)}{COLUMN_GAP}{text_of(getattr(row, name))}".rstrip())
+        echo(f"{name.ljust(width)}{COLUMN_GAP}{text_of(getattr(row, name))}".rstrip())
 
 
 def print_result(text: str, as_json: bool, **values: object) -> None:
@@ -89,7 +90,7 @@ def print_result(text: str, as_json: bool, **values: object) -> None:
     if as_json:
         print_json(values)
     else:
-        click.echo(text)
+        echo(text)
 
 
 def print_message(message: Message, as_json: bool) -> None:
@@ -103,7 +104,7 @@ def print_message(message: Message, as_json: bool) -> None:
     if "body_base64" in row:
         pairs.append(("body_base64", row["body_base64"]))
     words = [str(message.id), describe_time(round(message.timestamp * 1e6)), *(f"{name}={one}" for name, one in pairs)]
-    click.echo(printable(" ".join((*words, row.get("body", ""))).rstrip()))
+    echo(printable(" ".join((*words, row.get("body", ""))).rstrip()))
 
 
 def text_of(value: object) -> str:

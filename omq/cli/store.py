@@ -4,15 +4,15 @@ import base64
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from omq.broker.types import Message
-from omq.cli.errors import errors_of_command
-from omq.serving.extras import missing_extra
-from omq.store.errors import DamagedError, StoreError
+from omq.cli.errors import echo, errors_of_command
+from omq.store.errors import DamagedError
 
 if TYPE_CHECKING:
     from omq.store.lmdb.inspector import Inspector
@@ -25,20 +25,14 @@ def store() -> None:
     """Inspect or compact a broker's directory while no broker uses it."""
 
 
-def open_inspector(directory: Path) -> "Inspector":
-    """Opens a store for inspection.
-
-    Raises:
-        ClickException: The store cannot be opened, or a package is missing.
-    """
-    try:
+@contextmanager
+def open_inspector(directory: Path) -> Iterator["Inspector"]:
+    """Opens a store for inspection, and reports errors as errors of the command."""
+    with errors_of_command("the store", "broker"):
         from omq.store.lmdb.inspector import Inspector
-    except ImportError as missing:
-        raise click.ClickException(str(missing_extra("the store", missing, "broker"))) from None
-    try:
-        return Inspector(directory)
-    except StoreError as error:
-        raise click.ClickException(str(error)) from None
+
+        with Inspector(directory) as inspector:
+            yield inspector
 
 
 @store.command()
@@ -48,16 +42,16 @@ def verify(directory: Path) -> None:
     damaged = 0
     with open_inspector(directory) as inspector:
         if not inspector.clean_shutdown:
-            click.echo("not shut down cleanly; this is harmless")
+            echo("not shut down cleanly; this is harmless")
         for error in inspector.check_rows():
             damaged += 1
-            click.echo(str(error))
+            echo(str(error))
         for topic in inspector.topics.values():
             records, size, found = inspector.check(topic)
             damaged += len(found)
-            click.echo(f"{topic.name}: {records} messages, {size} bytes, {'damaged' if found else 'well'}")
+            echo(f"{topic.name}: {records} messages, {size} bytes, {'damaged' if found else 'well'}")
             for error in found:
-                click.echo(f"  {error}")
+                echo(f"  {error}")
     sys.exit(1 if damaged else 0)
 
 
@@ -69,10 +63,7 @@ def verify(directory: Path) -> None:
 def dump(directory: Path, name: str | None, start: int, stop: int) -> None:
     """Print messages as lines of JSON. Bytes are printed as text if they are UTF-8, else as base64."""
     with open_inspector(directory) as inspector:
-        try:
-            topics = [inspector.find(name)] if name is not None else list(inspector.topics.values())
-        except StoreError as error:
-            raise click.ClickException(str(error)) from None
+        topics = [inspector.find(name)] if name is not None else list(inspector.topics.values())
         damaged = False
         for topic in topics:
             for message in inspector.messages(topic, start, stop):
@@ -80,7 +71,7 @@ def dump(directory: Path, name: str | None, start: int, stop: int) -> None:
                     click.echo(f"omq: {message}", err=True)
                     damaged = True
                 else:
-                    click.echo(json.dumps(message_row(message), ensure_ascii=False))
+                    echo(json.dumps(message_row(message), ensure_ascii=False))
     sys.exit(1 if damaged else 0)
 
 
@@ -113,7 +104,7 @@ def stats(directory: Path, as_json: bool) -> None:
             {
                 "id": topic.id,
                 "name": topic.name,
-                "delivery": topic.delivery,
+                "delivery": topic.delivery.replace("_", "-"),
                 "persistence": topic.persistence,
                 "settings": topic.settings,
                 "first": topic.first,
@@ -126,16 +117,16 @@ def stats(directory: Path, as_json: bool) -> None:
         row = {"id": inspector.id, "orderly": inspector.clean_shutdown, "topics": topics, "files": sizes}
         row |= {"snapshot": inspector.format.snapshot, "origin": inspector.format.origin}
     if as_json:
-        click.echo(json.dumps(row))
+        echo(json.dumps(row))
         return
     if row["snapshot"]:
-        click.echo(f"snapshot of store {row['id']}, taken at {row['snapshot']}")
+        echo(f"snapshot of store {row['id']}, taken at {row['snapshot']}")
     if origin := inspector.format.origin:
-        click.echo(f"store {row['id']}, restored from a snapshot of store {origin['store']}, taken at {origin['time']}")
+        echo(f"store {row['id']}, restored from a snapshot of store {origin['store']}, taken at {origin['time']}")
     for name, size in sizes.items():
-        click.echo(f"{name}: {size['file_bytes']} bytes, {size['used_bytes']} of them in use")
+        echo(f"{name}: {size['file_bytes']} bytes, {size['used_bytes']} of them in use")
     for topic in topics:
-        click.echo("{id} {name}: {delivery}, {persistence}, ids {first} to {last}, {bytes} bytes".format(**topic))
+        echo("{id} {name}: {delivery}, {persistence}, ids {first} to {last}, {bytes} bytes".format(**topic))
 
 
 @store.command()
@@ -146,4 +137,4 @@ def compact(directory: Path) -> None:
         from omq.store.lmdb.compaction import compact as compact_store
 
         for name, size in compact_store(directory).items():
-            click.echo(f"{name}: {size.before} bytes before, {size.after} bytes after")
+            echo(f"{name}: {size.before} bytes before, {size.after} bytes after")

@@ -15,6 +15,8 @@ from omq.store.ack_set import AckSet
 from omq.store.errors import DamagedError, StoreError
 
 Delivery = Literal["broadcast", "round_robin"]
+#: A finding that is not about damage: each kill of the process causes it.
+UNCLEAN_SHUTDOWN: Final = "the store was not shut down cleanly"
 Persistence = Literal["transient", "async", "weak", "strong"]
 DeadLetterReason = Literal["max-deliveries", "overflow"]
 MAX_ID: Final = 2**62 - 1

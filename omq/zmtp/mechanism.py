@@ -143,7 +143,7 @@ class Mechanism(ABC):
 
         Raises:
             LocalProtocolError: No question is open.
-            AuthenticationError: The answer was a refusal.
+            HandshakeError: The answer was a refusal; of the peer's credentials it is an `AuthenticationError`.
         """
         if self.question is None:
             raise LocalProtocolError("there is no open question")
@@ -151,7 +151,8 @@ class Mechanism(ABC):
         self._failure = error(refusal) if refusal else b""
         self.question = None
         if refusal is not None:
-            raise AuthenticationError(f"the peer was refused: {quoted(refusal)}" + (why and f", {why}"))
+            kind = AuthenticationError if not refusal or refusal in _ZAP_REFUSALS else HandshakeError
+            raise kind(f"the peer was refused: {quoted(refusal)}" + (why and f", {why}"))
         self._admitted()
 
     def failure(self) -> bytes:

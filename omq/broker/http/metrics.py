@@ -28,6 +28,7 @@ from prometheus_client.registry import Collector
 
 from omq.broker.core.stats import BrokerStats, StoreStats, TopicStats
 from omq.broker.http.view import Each, lag_of
+from omq.store.interface import UNCLEAN_SHUTDOWN
 from omq.unpatched import threading
 
 MAX_SERIES: Final = 1000  # topics with series of their own; durable subscriptions; consumer groups
@@ -325,7 +326,8 @@ def _sum_rows(rows: Sequence[Row], each: Each) -> Row:
 def _store(store: StoreStats) -> Iterator[Metric]:
     yield _gauge("store_full", "1 while the disk is full and publications are refused.", store["full"])
     yield _gauge("store_failed", "1 once the store has failed: nothing is acknowledged.", store["failed"] is not None)
-    yield _gauge("store_findings", "Problems found at opening, and quarantined messages.", len(store["findings"]))
+    findings = sum(finding != UNCLEAN_SHUTDOWN for finding in store["findings"])
+    yield _gauge("store_findings", "Problems found at opening, and quarantined messages.", findings)
     if store["free"] is not None:
         yield _gauge("store_free_bytes", "Bytes free in the file system.", store["free"])
     size = GaugeMetricFamily(f"{PREFIX}_store_bytes", "Bytes of the store's file.", labels=["environment"])

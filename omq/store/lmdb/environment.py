@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import lmdb
 
-from omq.store.errors import StoreClosed, StoreError
+from omq.store.errors import OutOfSpace, StoreClosed, StoreError
 from omq.store.lmdb.data_file import DATA_FILE, Meta, extend_to_last_page, metas_of, read_meta
-from omq.store.lmdb.store_directory import check_path, sync_directory
+from omq.store.lmdb.store_directory import NEW_STORE_BYTES, check_path, check_space, sync_directory
 from omq.unpatched import threading
 
 log = logging.getLogger("omq.store")
@@ -66,12 +66,16 @@ class Environment:
 
     Raises:
         DamagedError: The data file cannot be mapped.
+        OutOfSpace: The disk has no room for the files of a new environment, or for a reader table.
     """
 
     def __init__(self, directory: Path, *, sync: bool, readonly: bool = False, shared: bool = False) -> None:
         self.directory = directory
         self.path = directory / DATA_FILE
+        new = not self.path.exists()
         if not readonly:
+            if new:
+                check_space(directory.parent, NEW_STORE_BYTES // 2, f"the new files of {directory.name!r} need")
             directory.mkdir(exist_ok=True)
         if not shared:  # the file of a live environment may lack unused pages at its end
             read_meta(self.path)
@@ -83,8 +87,7 @@ class Environment:
         self._closing: str | None = None  # "growing" while the map changes, "closed" after `close`
         #: A context in which no pin is held, as the map changes. Its argument: the data file keeps its committed state.
         self.unpinned: Callable[[bool], AbstractContextManager[None]] = lambda kept: nullcontext()
-        new = not self.path.exists()
-        if not readonly:
+        if shared or not readonly:
             self._allocate_lock_table()
         self._lmdb: Any = self._open()
         #: Open from the start, as the kernel reports a failed write-back once to each descriptor.
@@ -137,8 +140,13 @@ class Environment:
 
     def _allocate_lock_table(self) -> None:
         """Allocates the reader table: it is mapped, so that taking a slot on a full disk would crash the process."""
-        with contextlib.suppress(OSError), (self.directory / "lock.mdb").open("ab") as file:
-            os.posix_fallocate(file.fileno(), 0, LOCK_TABLE_BYTES)
+        path = self.directory / "lock.mdb"
+        try:
+            with path.open("ab") as file:
+                os.posix_fallocate(file.fileno(), 0, LOCK_TABLE_BYTES)
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise OutOfSpace(f"{NO_SPACE[error.errno]}: {path}, which needs {LOCK_TABLE_BYTES} bytes") from None
 
     def allocate_reserve(self) -> bool:
         """Reserves space for a full disk, where deleting messages needs space too.

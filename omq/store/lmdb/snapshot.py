@@ -131,7 +131,7 @@ def take_snapshot(
         if margin:
             check_space(source.directory, margin, "a live store keeps old pages during a snapshot, for which it needs")
 
-    with _new_directory(target) as partial, ExitStack() as stack:
+    with _new_directory(target, source.directory) as partial, ExitStack() as stack:
         environments = {
             name: stack.enter_context(_opened(source.directory / name, shared=True)) for name in ("weak", "strong")
         }
@@ -184,11 +184,12 @@ def restore_snapshot(
         raise StoreError(f"{source.directory}: the snapshot is not complete: take it again")
     origin = {"store": source.id, "time": source.format.snapshot}
     format = Format(os.urandom(16).hex(), source.format.kind, origin=origin)
-    with _new_directory(directory) as partial, ExitStack() as stack:
-        environments = {name: stack.enter_context(_opened(source.directory / name)) for name in ("weak", "strong")}
-        for name, environment in environments.items():
-            if source.left.get(name) != checksum(environment.path):
-                raise DamagedError(f"{environment.path}: damaged: it is not as it was when the snapshot was taken")
+    with _new_directory(directory, source.directory) as partial, ExitStack() as stack:
+        names = "weak", "strong"
+        for path in (source.directory / name / DATA_FILE for name in names):
+            if not path.exists() or source.left.get(path.parent.name) != checksum(path):
+                raise DamagedError(f"{path}: damaged: it is not as it was when the snapshot was taken")
+        environments = {name: stack.enter_context(_opened(source.directory / name)) for name in names}
         state = _pin(source, environments)
         stack.callback(state.release)
         check_space(partial, state.size, "the store needs")
@@ -218,13 +219,16 @@ def _check_source(source: StoreDirectory) -> None:
 
 
 @contextmanager
-def _new_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
+def _new_directory(path: str | os.PathLike[str], source: Path) -> Iterator[Path]:
     """Yields a directory that gets its name once the block has ended. An error in the block removes it.
 
     Args:
         path: The name. It does not exist yet, or is an empty directory.
+        source: The directory that is copied.
     """
     target = Path(os.path.realpath(path))
+    if Path(os.path.realpath(source)) in target.parents:
+        raise StoreError(f"{path}: it is in {source}, which would be lost together with it; give another directory")
     if target.exists() and not target.is_dir():
         raise StoreError(f"{path}: it is not a directory; give a new directory")
     if target.exists() and any(target.iterdir()):

@@ -19,6 +19,7 @@ from omq.store.dead_letters import dead_letter, requeued
 from omq.store.errors import DamagedError, StageError, StoreClosed, StoreError, UnknownTopic, without_traceback
 from omq.store.interface import (
     MAX_MEMORY_BYTES,
+    UNCLEAN_SHUTDOWN,
     AbortStage,
     Acknowledge,
     AlterTopic,
@@ -141,7 +142,7 @@ class LmdbStore:
         session = self._directory
         strong, weak = session.directory / "strong", session.directory / "weak"
         if not session.clean_shutdown:
-            self.findings.append("the store was not shut down cleanly")
+            self.findings.append(UNCLEAN_SHUTDOWN)
         self._flusher = Flusher(weak, flush_interval, self._tick, self._flush_failed)
         left = opening.examine(session, self._flusher, strong, weak)
         lost, older = left.lost, left.older

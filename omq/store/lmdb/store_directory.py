@@ -19,6 +19,9 @@ from omq.store.errors import DamagedError, OutOfSpace, StoreError, StoreLocked
 #: store of the version before, and a row in docs/howto/back-up-the-broker.md.
 FORMAT: Final = 2
 MIN_FILE_BYTES: Final = 4096  # the disk space of a file that is not empty
+#: A new store needs less for its files. On a disk that becomes full meanwhile they would stay damaged, and writing to
+#: their maps would crash the process.
+NEW_STORE_BYTES: Final = 1 << 20
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -200,6 +203,7 @@ class StoreDirectory:
     Raises:
         StoreLocked: Another process, or another store of this process, holds the lock.
         StoreError: The directory is not a store, or is of another version or program.
+        OutOfSpace: The disk has no room for a new store.
     """
 
     def __init__(
@@ -208,6 +212,8 @@ class StoreDirectory:
         self.directory = Path(directory)
         if not readonly:
             self.directory.mkdir(parents=True, exist_ok=True)
+            if not (self.directory / "format").exists():
+                check_space(self.directory, NEW_STORE_BYTES, "a new store needs")
         elif not (self.directory / "format").is_file():
             raise StoreError(f"{self.directory}: there is no store here")
         self._lock = self._acquire_lock() if locked else -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections.abc import Iterator
@@ -212,6 +213,25 @@ def test_the_start_alters_the_topics_of_the_file(tmp_path: Path) -> None:
         with omq.broker.Client(command.serving()["zmtp"], timeout=20) as client:
             assert {info.name: info.settings for info in client.topics()} == {"a": {"max_messages": 50}, "b": {}}
         assert command.end() == 0
+
+
+def test_sighup_names_the_settings_that_need_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "broker.toml"
+    bind, beat = 'bind = "tcp://127.0.0.1:*"\nmemory = true\n', "[heartbeat]\ninterval = 2\n[limits]\nconnections = 5\n"
+    path.write_text(bind)
+    with broker(tmp_path, "--config", path, "--http", "127.0.0.1:0", "--log-format", "json") as command:
+        command.serving()
+        for text in (bind, 'http = "127.0.0.1:1"\n' + bind, bind + beat, bind.replace("*", "0") + beat):
+            path.write_text(text)
+            before = command.log.count('"reloaded"')
+            command.process.send_signal(signal.SIGHUP)
+            until(lambda before=before: command.log.count('"reloaded"') > before, lambda: command.log)
+        command.end()
+        found = [json.loads(line) for line in command.log.splitlines()]
+    assert [entry["settings"] for entry in found if entry["event"] == "restart_needed"] == [
+        ["[limits] connections", "[heartbeat] interval"],
+        ["bind", "[limits] connections", "[heartbeat] interval"],
+    ]
 
 
 def hang_up(command: Command, text: str) -> None:

@@ -60,6 +60,20 @@ def test_rules_and_dashboard_use_metrics_of_a_real_broker(tmp_path: Path) -> Non
         command.end()
 
 
+def test_a_kill_is_not_damage(tmp_path: Path) -> None:
+    """The alert `OmqBrokerStoreDamaged` would last from each crash to the next restart."""
+    arguments = (tmp_path / "data", *EVERYWHERE, "--topic", "t:broadcast:strong", "--log-format", "json")
+    with broker(tmp_path, *arguments) as command:
+        command.serving()
+        command.process.kill()
+        command.ended()
+    with broker(tmp_path, *arguments) as command:
+        assert value(command.serving(), "store_findings") == 0
+        command.end()
+        (found,) = [entry["finding"] for entry in entries(command.log) if entry["event"] == "store_finding"]
+        assert found == "the store was not shut down cleanly"
+
+
 def test_the_lag_of_each_durable_subscription(tmp_path: Path) -> None:
     with broker(tmp_path, tmp_path / "data", *EVERYWHERE, "--topic", "orders:broadcast:strong") as command:
         endpoints = command.serving()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ from omq.broker import Busy, Client, StoreFull
 from omq.broker.sexp import Client as SexpClient
 from omq.errors import OmqError, Timeout
 from tests.support.waits import until
-from tests.system.broker.server_process import Command, broker
+from tests.system.broker.server_process import Command, broker, get
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -38,13 +39,18 @@ class LimitedBroker:
     def write(self, limits: str) -> None:
         """Writes the configuration."""
         self.path.write_text(
-            'memory = true\nbind = "tcp://127.0.0.1:*"\nsexp = "tcp://127.0.0.1:*"\n'
+            'memory = true\nbind = "tcp://127.0.0.1:*"\nsexp = "tcp://127.0.0.1:*"\nhttp = "127.0.0.1:0"\n'
             f'[security]\nmechanism = "plain"\nusers_file = "users"\n{limits}'
         )
 
     def client(self, user: str, timeout: float = 20.0) -> Client:
         endpoint = self.command.serving()["zmtp"]
         return Client(endpoint, timeout=timeout, security=omq.PlainClient(user, "secret"))
+
+    def failed_handshakes(self) -> set[str]:
+        """Returns the kinds of handshakes that have failed."""
+        text = get(self.command.serving()["http"] + "/metrics").decode()
+        return set(re.findall(r'handshakes_failed_total{reason="(\w+)"} [1-9]', text))
 
     def hang_up(self, line: str) -> None:
         """Lets the broker read its file again, and waits for the line in its log."""
@@ -76,6 +82,7 @@ def test_a_user_has_a_number_of_connections(limited: LimitedBroker) -> None:
         with limited.client("alice", timeout=1.0) as third, pytest.raises(Timeout, match=text.replace(" ", "_")):
             third.topics()
         assert text in limited.command.log
+        assert limited.failed_handshakes() == {"refused"}  # `authentication` has an alert for wrong passwords
         with limited.client("bob") as bob:
             bob.topics()
         # The next one waits until there is room.

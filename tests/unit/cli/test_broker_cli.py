@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import omq
-from omq.broker.config import TopicSpec
+from omq.broker.config import Config, TopicSpec
 from omq.cli import broker as broker_module
 from omq.cli.main import main
 from tests.support.optional_packages import require
@@ -157,6 +158,7 @@ def test_security_of_the_command_line(run_command: Callable[..., Spy], tmp_path:
         (["data", "--mechanism", "gssapi"], ["--mechanism", "gssapi"]),
         (["data", "--mechanism", "plain"], ["--users-file is missing", 'mechanism "plain"']),
         (["data", "--ready-file", "nowhere/ready.json"], ["--ready-file", "'nowhere'"]),
+        (["data", "--ready-file", "x" * 300 + "/ready.json"], ["--ready-file", "x/ready.json': File name too long"]),
         (["data", "--users-file", "missing"], ["--users-file", "missing"]),
         (["data", "--log-level", "loud"], ["--log-level", "loud"]),
         (["data", "--bund", "tcp://*:1"], ["--bund"]),
@@ -212,6 +214,15 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "/proc/nowhere" in result.stderr
     assert "No such file or directory" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "field",
+    [one.name for one in fields(Config) if one.name not in ("topics", "security", "permissions", "user_limits")],
+)
+def test_each_setting_that_a_reload_does_not_apply_is_known(field: str) -> None:
+    start, now = Config(), replace(Config(), **{field: "other"})
+    assert [name for name, value in broker_module.FIXED_SETTINGS.items() if value(start) != value(now)] != []
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

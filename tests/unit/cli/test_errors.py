@@ -1,9 +1,15 @@
 """Errors of a command."""
 
+import ast
+import sys
+from contextlib import suppress
+from pathlib import Path
+
 import click
 import pytest
 
-from omq.cli.errors import error_text, errors_of_command
+import omq.cli
+from omq.cli.errors import echo, error_text, errors_of_command
 from omq.errors import BindError, ConnectError, OmqError, UsageError
 
 
@@ -41,3 +47,24 @@ def test_an_error_becomes_a_line_and_a_status(fault: Exception, status: int, tex
     ):
         raise fault
     assert (raised.value.exit_code, raised.value.message) == (status, text)
+
+
+def test_standard_output_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with suppress(OSError), open("/dev/full", "w") as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        with pytest.raises(click.ClickException) as raised:
+            echo("a line")
+    assert raised.value.message == "standard output: No space left on device"
+
+
+@pytest.mark.parametrize("path", sorted(Path(omq.cli.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+def test_only_echo_prints_on_standard_output(path: Path) -> None:
+    """Elsewhere, an error of standard output is a traceback, or a line that seems to be about the broker's disk."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    printed = [
+        call.lineno
+        for call in calls
+        if ast.unparse(call.func) in ("print", "click.echo", "click.secho", "sys.stdout.write")
+        and "err" not in [keyword.arg for keyword in call.keywords]
+    ]
+    assert len(printed) == (path.stem == "errors")

@@ -1,5 +1,6 @@
 """`omq store`: reports about a directory."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -64,8 +65,10 @@ def test_a_dump_has_everything(directory: Path) -> None:
 
 def test_statistics_are_shown(directory: Path) -> None:
     assert "prices: broadcast, strong, ids 3 to 11" in run("stats", directory).output
+    assert "weak: round-robin, weak, ids 1 to 1" in run("stats", directory).output
     row = json.loads(run("stats", directory, "--json").output)
     assert row["orderly"]
+    assert [topic["delivery"] for topic in row["topics"]] == ["broadcast", "round-robin", "broadcast"]
     assert [topic["name"] for topic in row["topics"]] == ["prices", "weak", "gone"]
     assert row["files"]["strong"]["used_bytes"] > 0
 
@@ -85,6 +88,20 @@ def test_a_store_that_cannot_be_opened_is_reported(directory: Path, tmp_path: Pa
     result = run(command, directory)
     assert result.exit_code == 1
     assert "its end is missing" in result.output
+
+
+@pytest.mark.parametrize("command", ["verify", "dump", "stats", "compact"])
+def test_an_error_of_the_system_is_a_line(directory: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *_: object, **__: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("omq.store.lmdb.store_directory.os.open", refuse)  # as of the lock of another user's broker
+    result = run(command, directory)
+    assert (result.exit_code, result.output) == (1, f"Error: {directory / 'lock'}: Permission denied\n")
+    monkeypatch.undo()
+    result = run(command, directory / ("x" * 300))
+    assert result.exit_code == 1
+    assert result.output.endswith(": File name too long\n")
 
 
 def test_looking_changes_nothing(directory: Path) -> None:

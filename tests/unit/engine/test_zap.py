@@ -115,7 +115,7 @@ async def test_a_function_may_refuse_a_client_for_a_time(caplog: pytest.LogCaptu
         raise HandshakeError("too many \u00e9" + "x" * 300)
 
     event = await outcome(PLAIN, security=omq.PlainServer(check))
-    assert event.category is HandshakeFailure.AUTHENTICATION
+    assert event.category is HandshakeFailure.REFUSED
     assert r"too_many_\\xe9xxx" in event.reason
     assert "raised" not in caplog.text
 

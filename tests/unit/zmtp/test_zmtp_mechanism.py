@@ -135,6 +135,14 @@ def test_a_refusal_sends_no_ready(refusal, expected):
     assert not mechanism.done
 
 
+@pytest.mark.parametrize("refusal", [b"", b"300", b"400", b"500", b"connections=2"])
+def test_only_refused_credentials_are_an_authentication_error(refusal):
+    mechanism = in_phase(NullPhase.ASKING)
+    with pytest.raises(HandshakeError) as caught:
+        mechanism.answer(refusal)
+    assert isinstance(caught.value, AuthenticationError) == (refusal != b"connections=2")
+
+
 def test_an_answer_needs_a_question():
     for phase in (NullPhase.START, NullPhase.READY_SENT, NullPhase.AGREED):
         with pytest.raises(LocalProtocolError, match="no open question"):

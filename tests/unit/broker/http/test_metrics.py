@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from omq.broker.core.stats import BrokerStats, CursorStats, GroupStats, TopicStats
 from omq.broker.http.metrics import MAX_READERS, MAX_SERIES, SAMPLES, MetricsPage
+from omq.store.interface import UNCLEAN_SHUTDOWN
 from tests.support.broker_stats import HOSTILE, statistics, topic
 
 
@@ -67,6 +68,12 @@ def test_names_and_values() -> None:
     assert found["omq_broker_publish_seconds_count", (strong,)] == 100
     assert found["omq_broker_publish_seconds_sum", (strong,)] == 0.5
     assert found["process_resident_memory_bytes", ()] > 0
+
+
+def test_damage_is_counted_and_an_unclean_shutdown_is_not() -> None:
+    damage = ["topic 'prices': messages 3 to 9 are damaged and quarantined"]
+    for findings, number in ((damage, 1), ([UNCLEAN_SHUTDOWN], 0), ([UNCLEAN_SHUTDOWN, *damage], 1)):
+        assert samples(statistics(findings=findings))["omq_broker_store_findings", ()] == number
 
 
 def test_each_fate_of_messages_has_its_counter() -> None:

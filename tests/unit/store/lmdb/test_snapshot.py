@@ -242,6 +242,35 @@ def test_a_snapshot_is_not_a_store(filled: Path, target: Path, restored: Path) -
     assert not restored.exists()
 
 
+@pytest.mark.parametrize("name", ["weak", "strong"])
+@pytest.mark.parametrize(
+    "damage",
+    [Path.unlink, lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"x" * path.stat().st_size)],
+    ids=["missing", "empty", "other"],
+)
+def test_a_snapshot_with_a_damaged_file_is_refused(
+    filled: Path, target: Path, restored: Path, name: str, damage: Callable[[Path], object]
+) -> None:
+    take_snapshot(filled, target)
+    damage(target / name / "data.mdb")
+    with pytest.raises(DamagedError, match=f"{name}/data.mdb: damaged: it is not as it was when the snapshot"):
+        restore_snapshot(target, restored)
+    assert not restored.exists()
+
+
+def test_a_copy_is_not_made_in_its_source(filled: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_snapshot(filled, target)
+    for copy, source in ((take_snapshot, filled), (restore_snapshot, target)):
+        monkeypatch.chdir(source)
+        before = sorted(source.rglob("*"))
+        for path in (source / "copy", source / "weak" / "copy", "copy"):
+            with pytest.raises(StoreError, match=rf"copy: it is in (\.|{source}), which would be lost"):
+                copy(source, path)
+        with pytest.raises(StoreError, match="copy: it is in "):
+            copy(".", "copy")
+        assert sorted(source.rglob("*")) == before
+
+
 def test_two_restored_stores_have_two_ids(filled: Path, target: Path, restored: Path) -> None:
     taken = take_snapshot(filled, target)
     other = restored.with_name("other")

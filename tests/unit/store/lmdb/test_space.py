@@ -1,11 +1,14 @@
 """The store on a full disk."""
 
 import errno
+import os
 import resource
+import shutil
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -13,6 +16,7 @@ import pytest
 from omq._core import blocks
 from omq.store.errors import OutOfSpace
 from omq.store.interface import Acknowledge, Append, DeleteTopic, MoveToDeadLetter
+from omq.store.lmdb.snapshot import take_snapshot
 from tests.support.lmdb_faults import NoRoom
 from tests.support.open_store import Opened
 from tests.support.waits import until
@@ -276,3 +280,67 @@ def test_acks_on_a_full_disk_free_space_repeatedly(tmp_path: Path, kind: str) ->
             assert log.log.broken is None
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+class FullDisk:
+    """Makes the disk of a test full: it has one page left, and no file may get more."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        statvfs = os.statvfs
+
+        def one_page_left(path: Any) -> os.statvfs_result:
+            return os.statvfs_result([4096, 4096, *statvfs(path)[2:3], 1, 1, *statvfs(path)[5:]])
+
+        def allocate(descriptor: int, offset: int, length: int) -> None:
+            if os.fstat(descriptor).st_size < offset + length:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "statvfs", one_page_left)
+        monkeypatch.setattr(os, "posix_fallocate", allocate)
+
+
+def test_a_new_store_on_a_full_disk_is_refused_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        FullDisk(patch)
+        with pytest.raises(OutOfSpace, match="new: a new store needs 1048576 bytes, and the disk has 4096 free"):
+            Opened.on_disk(tmp_path / "new")
+        assert list((tmp_path / "new").iterdir()) == []
+    with Opened.on_disk(tmp_path / "new") as log:
+        assert log.log.findings == []
+
+
+def test_a_new_environment_on_a_full_disk_is_refused(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Opened.on_disk(directory) as log:
+        log.append(log.make("t"), b"a")
+    shutil.rmtree(directory / "weak")
+    with monkeypatch.context() as patch:
+        FullDisk(patch)
+        with pytest.raises(OutOfSpace, match="store: the new files of 'weak' need 524288 bytes"):
+            Opened.on_disk(directory)
+    with Opened.on_disk(directory) as log:
+        assert log.read(1) == [(1, b"a")]
+
+
+def test_without_space_for_a_reader_table_nothing_is_mapped(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Opened.on_disk(directory) as log:
+        log.append(log.make("t"), b"a")
+    for path in directory.glob("*/lock.mdb"):  # a copy of the store may lack them
+        path.unlink()
+    with monkeypatch.context() as patch:
+        FullDisk(patch)
+        with pytest.raises(OutOfSpace, match=r"the disk is full: .*lock\.mdb, which needs 16640 bytes"):
+            Opened.on_disk(directory)
+        with pytest.raises(OutOfSpace, match=r"the disk is full: .*lock\.mdb, which needs 16640 bytes"):
+            take_snapshot(directory, directory.with_name("snapshot"))
+    with Opened.on_disk(directory) as log:
+        assert log.read(1) == [(1, b"a")]
+
+
+def test_an_existing_store_opens_on_a_full_disk(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Opened.on_disk(directory) as log:
+        log.append(log.make("t"), b"a")
+    FullDisk(monkeypatch)
+    with Opened.on_disk(directory) as log:
+        assert log.read(1) == [(1, b"a")]
