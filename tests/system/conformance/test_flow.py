@@ -43,7 +43,7 @@ class Consumer:
 
     def __init__(self, endpoint: str, manner: str) -> None:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = ForkedProcess(self.SOURCE, endpoint, manner, text=True, **pipes)
+        self.process = ForkedProcess("-c", self.SOURCE, endpoint, manner, text=True, **pipes)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "up\n"
 

@@ -371,7 +371,7 @@ def test_a_killed_peer_harms_no_other(certificate: Path, scheme: str) -> None:
     options = {"tls": contexts(certificate)[0]} if scheme == "wss" else {}
     with omq.PULL(recv_hwm=10) as pull, omq.PUSH(connect=pull.bind(WS)) as other:
         endpoint = pull.bind(f"{scheme}://127.0.0.1:*", **options)
-        with ForkedProcess(SENDER, endpoint, certificate, "100000") as sender:
+        with ForkedProcess("-c", SENDER, endpoint, certificate, "100000") as sender:
             assert pull.recv(timeout=BOUND)
             sender.send_signal(signal.SIGKILL)
         other.send(b"alive", timeout=BOUND)
@@ -425,7 +425,7 @@ def test_the_reset_of_a_killed_peer_that_had_stopped_is_seen_at_once(certificate
     with omq.PUB() as pub:
         endpoint = pub.bind(f"{scheme}://127.0.0.1:*", **options)
         monitor = pub.monitor()
-        with ForkedProcess(STOPPED, endpoint, certificate, stdout=subprocess.PIPE, text=True) as sub:
+        with ForkedProcess("-c", STOPPED, endpoint, certificate, stdout=subprocess.PIPE, text=True) as sub:
             assert sub.stdout is not None
             pub.wait_subscribed(timeout=BOUND)
             pub.send(b"stop")
