@@ -14,7 +14,7 @@ import ssl
 import struct
 import termios
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Final
 
 from omq.errors import HandshakeError
@@ -319,7 +319,7 @@ class _Relays:
         self._lock = threading.Lock()
         self._fresh: list[TlsRelay] = []
         self._all: set[TlsRelay] = set()
-        self._bell: tuple[socket.socket, socket.socket] | None = None
+        self._bell: int | None = None  # an eventfd(2): a socket would be reported as unclosed at the end
         self._poll: select.epoll | None = None
 
     def start(self) -> None:
@@ -327,14 +327,12 @@ class _Relays:
         with self._lock:
             if self._bell is None:
                 with ExitStack() as opened:
-                    bell = socket.socketpair()
-                    for end in bell:
-                        opened.callback(end.close)
-                        end.setblocking(False)
+                    bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+                    opened.callback(os.close, bell)
                     poll = select.epoll()
                     opened.callback(poll.close)
-                    poll.register(bell[0].fileno(), _IN)
-                    threading.Thread(target=self._run, args=(bell[0], poll), name="omq tls", daemon=True).start()
+                    poll.register(bell, _IN)
+                    threading.Thread(target=self._run, args=(bell, poll), name="omq tls", daemon=True).start()
                     opened.pop_all()
                 self._bell, self._poll = bell, poll
 
@@ -343,7 +341,7 @@ class _Relays:
         with self._lock:
             assert self._bell is not None
             self._fresh.append(relay)
-            _send(self._bell[1], b"!")
+            os.eventfd_write(self._bell, 1)
 
     def forget(self) -> None:
         """Resets a forked child: the thread is the parent's."""
@@ -351,11 +349,10 @@ class _Relays:
             relay.close()  # the engine closes its own end
         if self._bell is not None and self._poll is not None:
             self._poll.close()
-            for end in self._bell:
-                end.close()
+            os.close(self._bell)
         self.__init__()  # type: ignore[misc]
 
-    def _run(self, bell: socket.socket, poll: select.epoll) -> None:
+    def _run(self, bell: int, poll: select.epoll) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         owners: dict[int, tuple[TlsRelay, int]] = {}  # by the descriptors that are in the epoll set
         polled: set[TlsRelay] = set()
@@ -365,7 +362,8 @@ class _Relays:
             for fd, events in poll.poll(timeout):
                 owner = owners.get(fd)
                 if owner is None:
-                    _receive(bell)
+                    with suppress(BlockingIOError):
+                        os.eventfd_read(bell)
                     continue
                 relay = owner[0]
                 ready[relay] = None

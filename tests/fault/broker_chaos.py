@@ -11,7 +11,7 @@ from pathlib import Path
 
 import zmq
 
-from tests.support.fork_server import RUN_MODULE, ForkedProcess
+from tests.support.fork_server import ForkedProcess
 from tests.support.libzmq_broker_client import RawClient, raw, read_block, record, u32
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +55,7 @@ class BrokerChaos:
         """Starts the broker, and the clients again where they were."""
         command = ["omq.cli.main", "broker", str(self._directory), "--bind", self._endpoint]
         command += ["--topic", "log:broadcast:strong", "--topic", "jobs:round-robin:strong", "--log-level", "error"]
-        self._broker = ForkedProcess(RUN_MODULE, *command, cwd=ROOT, stderr=subprocess.PIPE)
+        self._broker = ForkedProcess("-m", *command, cwd=ROOT, stderr=subprocess.PIPE)
         self._clients = [RawClient(self._endpoint, client=name) for name in self._names]
         self._producer, self._reader, self._worker = self._clients
         self._waiting = dict.fromkeys(sorted(set(self.tried) - set(self.first_ids)))

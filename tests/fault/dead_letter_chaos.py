@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import omq.broker
-from tests.support.fork_server import RUN_MODULE, ForkedProcess
+from tests.support.fork_server import ForkedProcess
 from tests.support.waits import until
 
 ROOT: Final = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ class DeadLetterChaos:
         """Starts the broker; the clients connect to it by themselves."""
         command = ["omq.cli.main", "broker", str(self._directory), "--bind", self._endpoint]
         command += [part for topic in self._topics for part in ("--topic", topic)] + ["--log-level", "error"]
-        self._broker = ForkedProcess(RUN_MODULE, *command, cwd=ROOT, stderr=subprocess.PIPE)
+        self._broker = ForkedProcess("-m", *command, cwd=ROOT, stderr=subprocess.PIPE)
 
     def kill(self) -> None:
         """Kills the broker."""

@@ -13,7 +13,7 @@ from typing import Final
 
 import omq.broker
 from tests.fault.group_worker import TIMEOUT_S, TOPIC
-from tests.support.fork_server import RUN_MODULE, ForkedProcess
+from tests.support.fork_server import ForkedProcess
 from tests.support.waits import until
 
 ROOT: Final = Path(__file__).parents[2]
@@ -61,7 +61,7 @@ class GroupChaos:
         command = ["omq.cli.main", "broker", str(self._directory / "data")]
         command += ["--bind", self._endpoint, "--topic", f"{TOPIC}:broadcast:{self._persistence}"]
         command += ["--log-level", "error"]
-        self._broker = ForkedProcess(RUN_MODULE, *command, cwd=ROOT, stderr=subprocess.PIPE)
+        self._broker = ForkedProcess("-m", *command, cwd=ROOT, stderr=subprocess.PIPE)
 
     def kill_broker(self) -> None:
         """Kills the broker."""
@@ -77,7 +77,7 @@ class GroupChaos:
         name = f"{group}.{self._started}"
         command = ["tests.fault.group_worker", self._endpoint, str(self._directory / name), group]
         command.append(str(self._chance.randrange(1 << 30)))
-        self._workers[name] = ForkedProcess(RUN_MODULE, *command, cwd=ROOT, stderr=subprocess.PIPE)
+        self._workers[name] = ForkedProcess("-m", *command, cwd=ROOT, stderr=subprocess.PIPE)
         return name
 
     def kill_worker(self, name: str) -> None:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.support.fork_server import RUN_MODULE, ForkedProcess
+from tests.support.fork_server import ForkedProcess
 from tests.support.libzmq_pzq_clients import figures
 from tests.support.waits import until
 
@@ -55,7 +55,7 @@ class Clients:
         journal = self._journal(name) if name.startswith("producer") else self._directory / f"c{self._lives}"
         job |= {"journal": str(journal), "seed": self._seed * 1000 + self._lives}
         arguments = ("tests.fault.pzq_client_process", json.dumps(job))
-        self._processes[name] = ForkedProcess(RUN_MODULE, *arguments, cwd=ROOT)
+        self._processes[name] = ForkedProcess("-m", *arguments, cwd=ROOT)
 
     def _journal(self, name: str) -> Path:
         return self._directory / name.replace(" ", "")
@@ -144,7 +144,7 @@ class PzqChaos(Clients):
         command += ["--ack-timeout=120000000", f"--ready-file={ready}", "--log-level=error"]
         command += ["--hard-sync"] if self._hard else []
         with open(self._directory / "device.log", "ab") as log:
-            self._processes["device"] = ForkedProcess(RUN_MODULE, *command, cwd=ROOT, stderr=log)
+            self._processes["device"] = ForkedProcess("-m", *command, cwd=ROOT, stderr=log)
         until(lambda: ready.exists() or self._processes["device"].poll() is not None, self._log, BOUND)
         assert ready.exists(), self._log()
 

@@ -18,7 +18,7 @@ import zmq
 import omq
 import omq.asyncio
 from tests.fault.crashing_peer import OTHER
-from tests.support.fork_server import RUN_MODULE, SOCKETS, ForkedProcess
+from tests.support.fork_server import SOCKETS, ForkedProcess
 from tests.support.parameters import each_value_once
 from tests.support.ports import held
 from tests.support.socket_types import ONE_PART
@@ -38,7 +38,7 @@ class Mortal:
     def __init__(self, kind: str, endpoint: str, way: str, secret: str) -> None:
         self._way = way
         self._process = ForkedProcess(
-            RUN_MODULE,
+            "-m",
             *("tests.fault.crashing_peer", kind, endpoint, way, secret),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

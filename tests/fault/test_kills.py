@@ -1,15 +1,14 @@
 """Workers that are killed or stopped while a PUSH streams: the others get the rest."""
 
-import os
 import signal
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
 import omq
 from tests.fault.message_history import History
 from tests.fault.stream_endpoints import End, streaming
+from tests.support.fork_server import SOCKETS, ForkedProcess
 from tests.support.waits import until
 
 WORKER = """
@@ -26,12 +25,7 @@ def workers():
     started = []
 
     def start(name, source, sink):
-        started.append(
-            subprocess.Popen(
-                [sys.executable, "-c", WORKER, source, sink, name],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            )
-        )
+        started.append(ForkedProcess("-c", WORKER, source, sink, name, template=SOCKETS))
         return started[-1]
 
     yield start
@@ -96,7 +90,8 @@ def test_a_worker_that_is_killed_takes_only_its_own_with_it(crew):
 def test_a_stopped_worker_delays_no_other(crew):
     history, _, processes = crew
     processes["one"].send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, processes["one"].pid, os.WSTOPPED)
+    status = Path(f"/proc/{processes['one'].pid}/status")
+    until(lambda: "State:\tT" in status.read_text(), "the stop")
     before = len(by(history, "two")) + len(by(history, "three"))
     until(lambda: len(by(history, "two")) + len(by(history, "three")) > before + 300, lambda: "the others go on")
     processes["one"].send_signal(signal.SIGCONT)

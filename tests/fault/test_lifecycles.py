@@ -1,25 +1,14 @@
 """Sockets of both twins survive whatever happens to them, in random order; see `tests.fault.lifecycles`."""
 
-import subprocess
-import sys
-
 import pytest
+
+from tests.support.fork_server import SOCKETS, run
 
 
 def play(twin, seed, count):
     """In a process of its own, with descriptors, threads and memory of its own."""
-    command = [
-        sys.executable,
-        "-m",
-        "tests.fault.lifecycles",
-        "--twin",
-        twin,
-        "--seed",
-        str(seed),
-        "--count",
-        str(count),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
+    options = ("--twin", twin, "--seed", str(seed), "--count", str(count))
+    done = run("-m", "tests.fault.lifecycles", *options, timeout=1100, template=SOCKETS)
     assert done.returncode == 0, f"{done.stdout[-20000:]}\n{done.stderr[-20000:]}"
     assert done.stderr == ""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import selectors
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 import omq
 from omq._core.link.convoy_breaker import handovers
+from tests.support.fork_server import SOCKETS, ForkedProcess, run
 from tests.support.waits import least, until
 
 pytestmark = pytest.mark.alone
@@ -49,13 +49,13 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def peer() -> Iterator[Callable[[str, str], subprocess.Popen[bytes]]]:
+def peer() -> Iterator[Callable[[str, str], ForkedProcess]]:
     """Starts a libzmq peer of its own process, of the code and the endpoint given."""
     peers = []
 
-    def start(code: str, endpoint: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", code, endpoint, str(TIMES)]
-        peers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+    def start(code: str, endpoint: str) -> ForkedProcess:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        peers.append(ForkedProcess("-c", code, endpoint, str(TIMES), template=SOCKETS, **pipes))
         return peers[-1]
 
     yield start
@@ -80,7 +80,7 @@ def pipe() -> Iterator[tuple[int, int]]:
         os.close(end)
 
 
-def test_peers_are_greeted(peer: Callable[..., subprocess.Popen[bytes]], pipe: tuple[int, int]) -> None:
+def test_peers_are_greeted(peer: Callable[..., ForkedProcess], pipe: tuple[int, int]) -> None:
     def greet() -> float:
         with omq.PULL(bind="tcp://127.0.0.1:*") as sock:
             greeted = peer(GREETERS, sock.endpoints[0])
@@ -97,7 +97,7 @@ def test_peers_are_greeted(peer: Callable[..., subprocess.Popen[bytes]], pipe: t
     assert least(greet, 0.05) < 0.05
 
 
-def test_the_descriptor_shows_what_arrives(peer: Callable[..., subprocess.Popen[bytes]], pipe: tuple[int, int]) -> None:
+def test_the_descriptor_shows_what_arrives(peer: Callable[..., ForkedProcess], pipe: tuple[int, int]) -> None:
     def receive() -> float:
         ages: list[float] = []
         with omq.PULL(bind="tcp://127.0.0.1:*") as sock, selectors.DefaultSelector() as selector:
@@ -175,7 +175,5 @@ with omq.PULL(bind="tcp://127.0.0.1:*"):
 
 def test_a_forked_child_watches_its_own_event_loop() -> None:
     """An epoll set that it has inherited may hold the number of its bell, and another descriptor by it."""
-    done = subprocess.run(
-        [sys.executable, "-c", INHERITED], capture_output=True, text=True, timeout=PROCESS_TIMEOUT_S, check=False
-    )
+    done = run("-c", INHERITED, timeout=PROCESS_TIMEOUT_S, template=SOCKETS)
     assert (done.returncode, done.stderr) == (0, "")

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.fork_server import RUN_MODULE, SOCKETS, ForkedProcess
+from tests.support.fork_server import SOCKETS, ForkedProcess
 
 TOP = Path(__file__).parents[2]
 CROWD = 10  # plays at a time: most of them wait
@@ -61,7 +61,7 @@ class Process:
     def __init__(self, part: Part) -> None:
         arguments = ("tests.shutdown.peer_process", json.dumps(asdict(part)))
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self._process = ForkedProcess(RUN_MODULE, *arguments, text=True, cwd=TOP, template=SOCKETS, **pipes)
+        self._process = ForkedProcess("-m", *arguments, text=True, cwd=TOP, template=SOCKETS, **pipes)
 
     def line(self) -> str:
         assert self._process.stdout is not None

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +15,7 @@ import pytest
 
 import omq
 from tests.shutdown.process_pair import Part, missing, play, side_by_side
+from tests.support.fork_server import SOCKETS, ForkedProcess
 from tests.support.socket_types import PAIRS
 from tests.support.waits import least
 
@@ -199,13 +198,11 @@ def test_closing_is_quick_where_nothing_is_left():
 def test_closing_does_not_wait_for_a_peer_that_is_stopped(monkeypatch):
     monkeypatch.setattr("omq.engine.linger._KERNEL_TIMEOUT_S", 30.0)
     with omq.DEALER(bind="tcp://127.0.0.1:*", linger=0) as dealer:
-        child = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                f"import zmq; s = zmq.Context().socket(zmq.DEALER); s.connect({dealer.endpoints[0]!r})\n"
-                "while True: s.send(s.recv())",
-            ],
+        child = ForkedProcess(
+            "-c",
+            f"import zmq; s = zmq.Context().socket(zmq.DEALER); s.connect({dealer.endpoints[0]!r})\n"
+            "while True: s.send(s.recv())",
+            template=SOCKETS,
         )
         try:
             dealer.send(b"ping")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from tests.support import fork_server
 
 TOP = Path(__file__).parents[2]
 AT_ONCE = 4
@@ -17,8 +18,7 @@ Finished = subprocess.CompletedProcess[str]
 
 
 def _run(bound: float, *arguments: str) -> Finished:
-    command = [sys.executable, "-m", *arguments]
-    return subprocess.run(command, cwd=TOP, capture_output=True, text=True, timeout=bound)
+    return fork_server.run("-m", *arguments, cwd=TOP, timeout=bound, template=fork_server.SOCKETS)
 
 
 @pytest.fixture(scope="session")

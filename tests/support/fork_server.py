@@ -1,7 +1,8 @@
-"""Child processes that are forks of a process with the package imported: each starts in a tenth of the time.
+"""Child processes that are forks of a process with what they import: each starts in a tenth of the time.
 
-They run a program as `python -c` does, and end as an interpreter does. `subprocess` is for tests of what happens before
-the program runs: imports, and variables that are read by them.
+They take the arguments `-c PROGRAM ...` or `-m MODULE ...`, and end as an interpreter does. `ForkedProcess` is for
+tests, `executable` for what something else starts, as Spark its workers and omq its receivers. `subprocess` is for
+tests of what happens before the program runs: imports, and variables that are read by them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import functools
 import gc
 import importlib
-import json
+import marshal
 import os
 import resource
 import selectors
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,11 +30,22 @@ from typing import IO, Any, Final, Self
 
 ROOT: Final = Path(__file__).parents[2]
 MAX_REQUEST_BYTES: Final = 200_000
-NO_STATUS: Final = -1000  # the server has died
-
-
-#: A program that runs the module of its first argument, as `python -m` does.
-RUN_MODULE: Final = "import runpy, sys; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+#: A client that stands for Python; it passes its descriptors, and ends as its child process does. `socket` and the site
+#: would take longer than all of it.
+CLIENT: Final = """\
+#!{python} -ISE
+import _socket, array, marshal, os, resource, sys
+connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+connection.connect({address})
+limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+request = marshal.dumps(({program!r}, sys.argv[1:], dict(os.environ), os.getcwd(), limits))
+connection.sendmsg([request], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))])
+connection.recv(16)
+status = int(connection.recv(16) or -9)
+if status < 0:
+    os.kill(os.getpid(), -status)
+os._exit(status)
+"""
 
 
 @dataclass(frozen=True)
@@ -42,12 +55,14 @@ class Template:
     Attributes:
         modules: What it imports; a module that is missing is left out.
         flags: Its flags.
+        path: Its `PYTHONPATH`; as here without it.
         frozen: Objects of the modules are left alone at the end of a child process, which saves most of its time.
             Without it a program ends as it does without a template, which matters where its end is tested.
     """
 
     modules: tuple[str, ...]
     flags: tuple[str, ...] = ()
+    path: str = ""
     frozen: bool = False
 
 
@@ -76,11 +91,10 @@ SOCKETS: Final = Template(("omq", "omq.asyncio", "uvloop", "zmq"))
 
 
 class ForkedProcess:
-    """A child process, with the methods of `subprocess.Popen`.
+    """A child process, with the methods of `subprocess.Popen`. It is killed when its object is collected.
 
     Args:
-        program: Source text.
-        arguments: Its `sys.argv[1:]`.
+        arguments: As for Python.
         cwd: Its working directory; `None` for ours.
         env: Its environment; `None` for ours.
         stdin: As for `Popen`, like the next ones, but without `STDOUT`.
@@ -93,7 +107,6 @@ class ForkedProcess:
 
     def __init__(
         self,
-        program: str,
         *arguments: str | Path,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
@@ -104,21 +117,19 @@ class ForkedProcess:
         max_descriptors: tuple[int, int] | None = None,
         template: Template = COMMANDS,
     ) -> None:
-        self.args = (program, *map(str, arguments))
+        self.args = tuple(map(str, arguments))
         self.returncode: int | None = None
-        request = {
-            "program": program,
-            "arguments": [*map(str, arguments)],
-            "cwd": str(cwd or Path.cwd()),
-            "env": dict(os.environ if env is None else env),
-            "max_descriptors": max_descriptors,
-        }
+        limits = max_descriptors or resource.getrlimit(resource.RLIMIT_NOFILE)
+        environment = dict(os.environ if env is None else env)
+        request = marshal.dumps((sys.executable, self.args, environment, str(cwd or Path.cwd()), limits))
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        weakref.finalize(self, self._connection.close)
+        self._connection.connect(_server(template))
         with contextlib.ExitStack() as theirs:
             files = (stdin, stdout, stderr)
             ends = [_ends(number, file, text, theirs) for number, file in enumerate(files)]
-            self._status, status = socket.socketpair()
-            theirs.callback(status.close)
-            self.pid = _server(template).fork(request, [*(end for end, _ in ends), status.fileno()])
+            socket.send_fds(self._connection, [request], [end for end, _ in ends])
+            self.pid = int(self._connection.recv(16))
         self.stdin, self.stdout, self.stderr = (ours for _, ours in ends)
         self._readers: list[_Reader] | None = None
 
@@ -169,18 +180,13 @@ class ForkedProcess:
 
     def _read_status(self, timeout: float | None) -> int | None:
         if self.returncode is None:
-            self._status.settimeout(timeout)
+            self._connection.settimeout(timeout)
             try:
-                status = self._status.recv(16)
+                self.returncode = int(self._connection.recv(16))
             except (TimeoutError, BlockingIOError):
                 return None
-            self.returncode = int(status) if status else NO_STATUS
-            self._status.close()
+            self._connection.close()
         return self.returncode
-
-    def __del__(self) -> None:
-        if hasattr(self, "_status"):
-            self._status.close()
 
 
 class _Reader(threading.Thread):
@@ -202,12 +208,10 @@ class _Reader(threading.Thread):
                 self.found = self._file.read()
 
 
-def run(
-    program: str, *arguments: str | Path, timeout: float = 60.0, **options: Any
-) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str | Path, timeout: float = 60.0, **options: Any) -> subprocess.CompletedProcess[str]:
     """Runs a program until it has ended, and returns its status and its texts."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
-    process = ForkedProcess(program, *arguments, **pipes)
+    process = ForkedProcess(*arguments, **pipes)
     try:
         output, errors = process.communicate(timeout)
     finally:
@@ -232,105 +236,109 @@ def _ends(number: int, file: IO[Any] | int | None, text: bool, theirs: contextli
     return (file if isinstance(file, int) else file.fileno()), None
 
 
-class _Server:
-    """The process that forks; it ends with this one."""
-
-    def __init__(self, template: Template) -> None:
-        self._lock = threading.Lock()
-        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = (sys.executable, *template.flags, "-m", "tests.support.fork_server")
-        with theirs:
-            self._process = subprocess.Popen(
-                [*command, str(theirs.fileno()), "frozen" if template.frozen else "", *template.modules],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # what a child process prints is buffered as that of `Popen`'s
-                pass_fds=[theirs.fileno()],
-            )
-        atexit.register(self._end)
-
-    def fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
-        """Returns the id of the child process."""
-        with self._lock:
-            socket.send_fds(self._channel, [json.dumps(request).encode()], descriptors)
-            return int(self._channel.recv(16))
-
-    def _end(self) -> None:
-        self._channel.close()
-        self._process.wait()
-
-
-@functools.cache
-def _server(template: Template) -> _Server:
-    return _Server(template)
-
-
-def _serve(channel: socket.socket) -> dict[str, Any] | None:
-    """Forks for each request, and reports the exit status of each child process.
-
-    Returns:
-        The request, in a child process; `None` in the server, at its end.
-    """
-    children: dict[int, tuple[int, int]] = {}
-    with selectors.DefaultSelector() as selector:
-        selector.register(channel, selectors.EVENT_READ)
-        while True:
-            for key, _ in selector.select():
-                if key.fileobj is not channel:
-                    pid, status = children.pop(key.fd)
-                    selector.unregister(key.fd)
-                    os.close(key.fd)
-                    _, code = os.waitpid(pid, 0)
-                    with contextlib.suppress(BrokenPipeError):
-                        os.write(status, b"%d" % os.waitstatus_to_exitcode(code))
-                    os.close(status)
-                    continue
-                text, descriptors, _, _ = socket.recv_fds(channel, MAX_REQUEST_BYTES, 4)
-                if not text:
-                    return None
-                pid = os.fork()
-                if pid == 0:
-                    for number in range(3):
-                        os.dup2(descriptors[number], number)
-                    for descriptor in (*descriptors, *children, *(status for _, status in children.values())):
-                        os.close(descriptor)
-                    request: dict[str, Any] = json.loads(text)
-                    return request
-                for descriptor in descriptors[:3]:
-                    os.close(descriptor)
-                watched = os.pidfd_open(pid)
-                children[watched] = (pid, descriptors[3])
-                selector.register(watched, selectors.EVENT_READ)
-                channel.send(b"%d" % pid)
-
-
-def main() -> str:
-    """Serves, and returns the program of the request in a child process; the empty one in the server, at its end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the tests
-    for module in sys.argv[3:]:
-        with contextlib.suppress(ImportError):  # a package is missing
-            importlib.import_module(module)
-    if sys.argv[2] == "frozen":
-        gc.collect()
-        gc.freeze()
-    with socket.socket(fileno=int(sys.argv[1])) as channel:
-        request = _serve(channel)
-    if request is None:
-        return ""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ.clear()
-    os.environ.update(request["env"])
-    os.chdir(request["cwd"])
-    if request["max_descriptors"] is not None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, request["max_descriptors"])
-    sys.argv[:] = ["-c", *request["arguments"]]
-    program: str = request["program"]
+def executable(folder: Path, template: Template) -> Path:
+    """Writes a program to the folder that stands for Python."""
+    program = folder / "python"
+    program.write_text(CLIENT.format(python=sys.executable, address=repr(_server(template)), program=str(program)))
+    program.chmod(0o755)
     return program
 
 
+@functools.cache
+def _server(template: Template) -> bytes:
+    """Starts the process that forks, which ends with this one, and returns its address."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind("")  # to a free address
+        listener.listen(100)
+        server = subprocess.Popen(
+            [
+                *(sys.executable, *template.flags, "-m", "tests.support.fork_server"),
+                *(str(listener.fileno()), "frozen" if template.frozen else "", *template.modules),
+            ],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": template.path or os.pathsep.join(sys.path)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,  # what a child process prints is buffered as that of `Popen`'s
+            pass_fds=[listener.fileno()],
+            start_new_session=True,  # Ctrl-C in a terminal is for the tests
+        )
+        atexit.register(server.communicate)
+        return bytes(listener.getsockname())
+
+
+def _serve(listener: socket.socket) -> Any:
+    """Forks for each connection, and returns in each child process its request.
+
+    A connection gets the id of its child process, and later the exit status. Its end kills the child process; the end
+    of the standard input kills all, and ends the server.
+    """
+    selector = selectors.DefaultSelector()
+    selector.register(sys.stdin.fileno(), selectors.EVENT_READ, "owner")
+    selector.register(listener, selectors.EVENT_READ)
+    while True:
+        key, _ = selector.select()[0]  # which may change what the next ones are about
+        if key.fileobj is listener:
+            client, _ = listener.accept()
+            request, descriptors, _, _ = socket.recv_fds(client, MAX_REQUEST_BYTES, 3)
+            if not request:
+                client.close()
+                continue
+            if (pid := os.fork()) == 0:
+                for number, descriptor in enumerate(descriptors):
+                    os.dup2(descriptor, number)
+                    os.close(descriptor)
+                files: list[Any] = [key.fileobj for key in selector.get_map().values() if key.data != "owner"]
+                for file in (client, *files, selector):
+                    file.close()
+                return marshal.loads(request)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            with contextlib.suppress(OSError):
+                client.send(b"%d" % pid)
+            selector.register(client, selectors.EVENT_READ, pid)
+            selector.register(os.fdopen(os.pidfd_open(pid), "rb", 0), selectors.EVENT_READ, (pid, client))
+        elif key.data == "owner":
+            for pid in (key.data for key in selector.get_map().values() if isinstance(key.data, int)):
+                os.kill(pid, signal.SIGKILL)
+            os._exit(0)
+        else:
+            ended: Any = key.fileobj
+            selector.unregister(ended)
+            ended.close()
+            if isinstance(key.data, int):
+                os.kill(key.data, signal.SIGKILL)
+                continue
+            pid, client = key.data
+            _, status = os.waitpid(pid, 0)
+            with client, contextlib.suppress(ValueError, OSError):  # the client has ended
+                selector.unregister(client)
+                client.send(b"%d" % os.waitstatus_to_exitcode(status))
+
+
+def main() -> types.CodeType:
+    """Serves, and returns in a child process the program of its request."""
+    _, number, frozen, *modules = sys.argv
+    for module in modules:
+        with contextlib.suppress(ImportError):  # a package is missing
+            importlib.import_module(module)
+    if frozen:
+        gc.collect()
+        gc.freeze()
+    sys.executable, (kind, program, *arguments), environment, folder, limits = _serve(socket.socket(fileno=int(number)))
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    sys.argv[:] = [kind, *arguments]
+    if kind == "-m":
+        sys.modules.pop(program, None)
+        Path("/proc/self/comm").write_text(program.rpartition(".")[2])
+        program = f"import runpy\nrunpy.run_module({program!r}, run_name='__main__', alter_sys=True)"
+    return compile(program, "<string>", "exec", dont_inherit=True)
+
+
 if __name__ == "__main__":
-    program = compile(main(), "<string>", "exec", dont_inherit=True)
+    program = main()
     # A new main module, whose names live as long as those of a program of its own.
     sys.modules["__main__"] = types.ModuleType("__main__")
     exec(program, vars(sys.modules["__main__"]))

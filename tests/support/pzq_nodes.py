@@ -77,7 +77,7 @@ class Node:
     def start(self, wait: bool = True) -> None:
         with self.log.open("ab") as log:
             if self.wrap is None:
-                self.process = ForkedProcess(MAIN, *self._arguments, stderr=log, stdout=log)
+                self.process = ForkedProcess("-c", MAIN, *self._arguments, stderr=log, stdout=log)
             else:
                 command = self.wrap(sys.executable, "-c", MAIN, *self._arguments)
                 self.process = subprocess.Popen(command, cwd=ROOT, stderr=log, stdout=log)

@@ -22,7 +22,7 @@ def start(directory: Path, target: Path, pause: float = 0.0) -> ForkedProcess:
     """Starts the process."""
     program = "from tests.support.snapshot_process import main; main()"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return ForkedProcess(program, directory, target, str(pause), **pipes)
+    return ForkedProcess("-c", program, directory, target, str(pause), **pipes)
 
 
 def main() -> None:

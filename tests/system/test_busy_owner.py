@@ -142,6 +142,7 @@ def context() -> Iterator[zmq.Context[Any]]:
 
 def child(program: str, *arguments: object) -> ForkedProcess:
     return ForkedProcess(
+        "-c",
         program,
         *map(str, arguments),
         stdin=subprocess.PIPE,

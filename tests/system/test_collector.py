@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import textwrap
 from itertools import repeat
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 
 import omq
+from tests.support.fork_server import SOCKETS, run
 
 BOUND = 60.0  # seconds that a program may take; each is done in one to three
 
@@ -338,7 +337,7 @@ PROGRAMS = {
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_finalizer_finds_nothing_in_the_middle_of_a_step(program: str) -> None:
     text = textwrap.dedent(COMMON) + textwrap.dedent(PROGRAMS[program])
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=BOUND)
+    done = run("-c", text, timeout=BOUND, template=SOCKETS)
     assert done.returncode == 0, done.stderr
     for complaint in ("Exception ignored", "was destroyed", "never retrieved"):
         assert complaint not in done.stderr, done.stderr
@@ -405,4 +404,5 @@ assert reports == [], reports
 @pytest.mark.timeout(60)
 def test_sockets_that_the_collector_finds_in_a_cycle_end_without_a_report() -> None:
     """The collector clears weak references first: the code that closes the sockets must not need any."""
-    subprocess.run([sys.executable, "-c", IN_A_CYCLE], check=True, timeout=50)
+    done = run("-c", IN_A_CYCLE, timeout=50, template=SOCKETS)
+    assert done.returncode == 0, done.stderr

@@ -7,12 +7,12 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from tests.support.fork_server import SOCKETS, ForkedProcess
 from tests.support.raw_peer import GREETING, frames, ready
 
 PEERS, MORE = 20, 30
@@ -39,9 +39,9 @@ with omq.PULL(bind="tcp://127.0.0.1:*", **options) as pull:
 
 
 @pytest.fixture
-def server(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", SERVER, request.param, str(PEERS)]
-    running = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def server(request: pytest.FixtureRequest) -> Iterator[ForkedProcess]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    running = ForkedProcess("-c", SERVER, request.param, str(PEERS), text=True, template=SOCKETS, **pipes)
     yield running
     running.kill()
     running.wait(10)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
+from tests.support.fork_server import SOCKETS, run
 from tests.support.parameters import each_value_once
 
 # For every number of descriptors that may be left, one attempt, which may fail with the system's error.
@@ -113,11 +113,9 @@ def test_a_process_out_of_descriptors_keeps_those_that_it_has(twin, attempt):
     """The standard input is the first that goes where an object that opened nothing closes descriptor 0."""
     face, rest = {"blocking": ("omq", BLOCKING), "asyncio": ("omq.asyncio", ASYNCIO)}[twin]
     source = COMMON + rest.replace("ATTEMPT", ATTEMPTS[attempt].replace("FACE", face))
-    run = subprocess.run(
-        [sys.executable, "-c", source], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.split()[1] == "True", run.stdout
+    done = run("-c", source, stdin=subprocess.DEVNULL, template=SOCKETS)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[1] == "True", done.stdout
 
 
 THREADLESS = """
@@ -144,5 +142,5 @@ with omq.Context() as context:
 
 
 def test_an_io_thread_that_the_system_does_not_give_leaves_nothing_behind():
-    run = subprocess.run([sys.executable, "-c", COMMON + THREADLESS], capture_output=True, text=True, timeout=60)
-    assert run.returncode == 0, run.stderr
+    done = run("-c", COMMON + THREADLESS, template=SOCKETS)
+    assert done.returncode == 0, done.stderr

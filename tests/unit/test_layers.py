@@ -114,13 +114,13 @@ def is_import_call(node: ast.AST) -> TypeGuard[ast.Call]:
 
 
 @lru_cache(maxsize=1)  # several functions look at a source one after the other
-def parsed(source: str) -> ast.Module:
-    return ast.parse(source)
+def nodes(source: str) -> list[ast.AST]:
+    return [*ast.walk(ast.parse(source))]
 
 
 def python_imports(source: str, package: str) -> Iterator[Import]:
     """The imports of a Python file, also those inside functions or under TYPE_CHECKING."""
-    for node in ast.walk(parsed(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             yield from (Import(alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -158,8 +158,7 @@ def cython_imports(source: str, package: str) -> Iterator[Import]:
 
 def late_imports(source: str) -> list[int]:
     """The lines of a Python file that import something when a function is called."""
-    every = ast.walk(parsed(source))
-    functions = (node for node in every if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    functions = (node for node in nodes(source) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     inside = (node for function in functions for node in ast.walk(function))
     return sorted({node.lineno for node in inside if is_import(node)})
 
@@ -183,9 +182,8 @@ class Word:
 
 def python_words(source: str) -> Iterator[Word]:
     """The names and strings of a Python file; those of f-strings, patterns and annotations, too."""
-    tree = parsed(source)
-    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    prose = {id(node.value) for node in nodes(source) if isinstance(node, ast.Expr)}
+    for node in nodes(source):
         match node:
             case ast.Constant(value=str(text)) if id(node) not in prose:
                 yield Word(text, node.lineno, quoted=True)
@@ -261,7 +259,7 @@ def awaiting_lines(path: Path, source: str) -> Iterator[int]:
     """The lines that await something or define something that does."""
     if path.suffix == ".py":
         kinds = (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.AsyncFunctionDef)
-        yield from (node.lineno for node in ast.walk(parsed(source)) if isinstance(node, kinds))
+        yield from (node.lineno for node in nodes(source) if isinstance(node, kinds))
     elif path.suffix == ".pyx":
         code = stripped_cython(source)
         for match in re.finditer(r"\bawait\b|\basync\s+(?:def|for|with)\b", code):

@@ -27,7 +27,9 @@ class Program:
 
     def __init__(self, source: str, *arguments: str) -> None:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        self.process = ForkedProcess(textwrap.dedent(source), *arguments, text=True, template=DEVELOPMENT, **pipes)
+        self.process = ForkedProcess(
+            "-c", textwrap.dedent(source), *arguments, text=True, template=DEVELOPMENT, **pipes
+        )
 
     def line(self) -> str:
         """The next line of its output."""

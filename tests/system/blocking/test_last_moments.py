@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-import sys
+
+from tests.support.fork_server import SOCKETS, run
 
 BOUND = 20.0
 
@@ -18,6 +19,8 @@ client = Client()
 """
 DAEMONS = """
 import omq, threading, time
+
+from tests.support.fork_server import SOCKETS, run
 def work():
     while True:
         with omq.Context() as context, omq.PULL(context, bind="tcp://127.0.0.1:*"):
@@ -29,7 +32,7 @@ time.sleep(0.05)
 
 
 def _run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=BOUND, check=False)
+    return run("-c", code, timeout=BOUND, template=SOCKETS)
 
 
 def test_a_socket_that_a_finalizer_makes_at_the_end_is_refused_as_too_late() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 
 import omq
 import omq.asyncio
+from tests.support.fork_server import SOCKETS, run
 from tests.support.websocket_peer import make_certificate
 
 ROOT = Path(__file__).parents[3]
@@ -76,14 +75,7 @@ PROGRAM = """
 
 
 def test_every_call_reports_that_there_is_no_descriptor():
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run("-c", textwrap.dedent(PROGRAM), template=SOCKETS)
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) == {str(errno.EMFILE)}
 
@@ -140,14 +132,8 @@ ALL = [(scheme, first) for scheme in ("ws", "wss") for first in ("warm", *"12345
 )
 def test_websockets_come_again_once_there_are_descriptors(scheme, first, tmp_path):
     """A connection needs more than its descriptor, and the first one of a process a thread, or a library, besides."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(WEBSOCKETS), scheme, make_certificate(tmp_path), first],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+    program = textwrap.dedent(WEBSOCKETS)
+    done = run("-c", program, scheme, make_certificate(tmp_path), first, timeout=90, template=SOCKETS)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout) > 0  # so few descriptors were not enough
     assert "Traceback" not in done.stderr

@@ -42,6 +42,7 @@ class Command:
         self._left = self._written()
         with open(self._log, "ab") as log:
             self.process = ForkedProcess(
+                "-c",
                 MAIN,
                 *(program, *arguments, "--ready-file", self.ready),
                 cwd=at,

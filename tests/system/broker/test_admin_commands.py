@@ -439,7 +439,7 @@ def test_commands_use_curve(tmp_path: Path) -> None:
 
 def start(endpoint: str, *words: str, stdin: int = subprocess.DEVNULL) -> ForkedProcess:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return ForkedProcess(MAIN, *words, env={**os.environ, "OMQ_BROKER": endpoint}, stdin=stdin, **pipes)
+    return ForkedProcess("-c", MAIN, *words, env={**os.environ, "OMQ_BROKER": endpoint}, stdin=stdin, **pipes)
 
 
 @pytest.fixture

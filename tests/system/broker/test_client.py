@@ -331,7 +331,7 @@ def test_what_a_program_acknowledged_is_known_though_it_ends_without_close(serve
         client.create(name, delivery="round-robin", persistence="transient")
         for _ in range(3):
             client.publish_many(name, [b"x"] * 100)
-            assert run(program, server.endpoints["zmtp"], name).returncode == 0
+            assert run("-c", program, server.endpoints["zmtp"], name).returncode == 0
         last = client.publish(name, b"last")
         with client.consume(name) as rest:
             assert [rest.recv(timeout=10.0).id] == [last]
@@ -1437,7 +1437,7 @@ def test_an_acknowledgement_leaves_at_once(blocking, server, count):
     """Work that was acknowledged is not done twice, though the worker dies in the same turn of its loop."""
     blocking.create("leaving", delivery="round-robin", persistence="transient")
     blocking.publish_many("leaving", [b"%d" % number for number in range(10)])
-    assert run(LEAVES, server.endpoints["zmtp"], str(count)).returncode == -signal.SIGKILL
+    assert run("-c", LEAVES, server.endpoints["zmtp"], str(count)).returncode == -signal.SIGKILL
     with blocking.consume("leaving") as consumer:
         got = {consumer.recv(timeout=20.0).id for _ in range(10 - count)}
         assert got == set(range(count + 1, 11))

@@ -73,7 +73,7 @@ def test_a_worker_that_works_keeps_its_job(twin: str, how: str) -> None:
     ):
         client.publish("jobs", b"long")
         arguments = (server.endpoints["zmtp"], f"{twin} {how}", "1.8")
-        worker = ForkedProcess(WORKER, *arguments, stdout=subprocess.PIPE, text=True)
+        worker = ForkedProcess("-c", WORKER, *arguments, stdout=subprocess.PIPE, text=True)
         assert worker.stdout is not None
         try:
             assert worker.stdout.readline() == "begun\n"
@@ -96,7 +96,7 @@ def test_a_worker_that_is_stopped_loses_its_job_after_the_heartbeats(caplog: pyt
     ):
         client.publish("jobs", b"long")
         arguments = (server.endpoints["zmtp"], "blocking asleep", "60")
-        worker = ForkedProcess(WORKER, *arguments, stdout=subprocess.PIPE, text=True)
+        worker = ForkedProcess("-c", WORKER, *arguments, stdout=subprocess.PIPE, text=True)
         assert worker.stdout is not None
         try:
             assert worker.stdout.readline() == "begun\n"
@@ -123,7 +123,7 @@ def test_a_holder_that_is_stopped_loses_its_durable_subscription_after_the_heart
         Client(server.endpoints["zmtp"], timeout=20.0) as client,
     ):
         client.publish_many("feed", [b"1", b"2"])
-        holder = ForkedProcess(HOLDER, server.endpoints["zmtp"], stdout=subprocess.PIPE, text=True)
+        holder = ForkedProcess("-c", HOLDER, server.endpoints["zmtp"], stdout=subprocess.PIPE, text=True)
         assert holder.stdout is not None
         try:
             assert holder.stdout.readline() == "holds\n"

@@ -133,7 +133,7 @@ def test_two_publishers_wait_and_keep_nothing_else(endpoints: dict[str, str]) ->
 def test_ctrl_c_ends_the_wait_and_stores_nothing(endpoints: dict[str, str]) -> None:
     with omq.broker.Client(endpoints["zmtp"], timeout=20) as client:
         client.publish_many("full", [b"1", b"2", b"3", b"4"])
-        waiting = ForkedProcess(WAITING, endpoints["zmtp"], stdout=subprocess.PIPE)
+        waiting = ForkedProcess("-c", WAITING, endpoints["zmtp"], stdout=subprocess.PIPE)
         try:
             until(lambda: blocked(endpoints["http"]))
             waiting.send_signal(signal.SIGINT)

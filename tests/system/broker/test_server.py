@@ -286,7 +286,7 @@ with omq.DEALER(connect=sys.argv[1], send_hwm=0) as flood:
 
 def test_a_flooding_client_leaves_turns_to_others(server):
     with raw(server.endpoints["zmtp"]) as client:
-        flood = ForkedProcess(FLOOD, server.endpoints["zmtp"])
+        flood = ForkedProcess("-c", FLOOD, server.endpoints["zmtp"])
         try:
             zmtp = server._server._zmtp
             until(lambda: any(one.bytes_queued > 1 << 20 for one in tuple(zmtp.sessions.values())))

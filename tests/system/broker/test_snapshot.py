@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def omq(*words: object) -> subprocess.CompletedProcess[str]:
-    return run(MAIN, *map(str, words))
+    return run("-c", MAIN, *map(str, words))
 
 
 class Publisher(threading.Thread):

@@ -81,7 +81,7 @@ def test_a_holder_that_does_not_answer_is_replaced_at_once(twin: Any, server: Se
     twin.wait(client.publish("feed", b"6"))
     reader = twin.wait(client.subscribe("feed", replay="earliest", name="reader"))
     twin.wait(reader.close())
-    with ForkedProcess(HOLDER, server.endpoints["zmtp"], stdout=subprocess.PIPE) as process:
+    with ForkedProcess("-c", HOLDER, server.endpoints["zmtp"], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"holds\n"

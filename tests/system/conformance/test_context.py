@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import select
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
 import omq
 import omq.asyncio as twin_of_asyncio
+from tests.support.fork_server import SOCKETS, run
 from tests.support.waits import BOUND, until
 from tests.system.conformance.conftest import Waiting
 
@@ -198,16 +197,17 @@ FORKING = """
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def test_fork_the_child_is_refused_and_the_parent_goes_on(tmp_path, loop):
     """The blocking twin's part stands in tests/system/blocking/test_blocking_fork.py."""
-    program = [sys.executable, "-c", textwrap.dedent(FORKING), f"ipc://{tmp_path}/s", loop]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=50, env=os.environ | {"OMQ_STRICT": "1"})
+    done = run("-c", textwrap.dedent(FORKING), f"ipc://{tmp_path}/s", loop, template=SOCKETS)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
 
 
 EXITING = """
-    import os, sys
+    import os, sys, warnings
     import omq
 
+    # From Python 3.12 on Python warns about any fork in a process with threads.
+    warnings.simplefilter("ignore", DeprecationWarning)
     pull = omq.PULL(bind="tcp://127.0.0.1:*")
     push = omq.PUSH(connect=pull.endpoints[0].replace("127.0.0.1", sys.argv[1]))
     push.send(b"x")
@@ -224,9 +224,7 @@ EXITING = """
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_fork_a_child_that_ends_as_programs_do_ends_well(host):
     """A library that has threads of its own must not wait for them in a process that does not have them."""
-    # From Python 3.12 on Python warns about any fork in a process with threads.
-    program = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(EXITING), host]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=50)
+    done = run("-c", textwrap.dedent(EXITING), host, template=SOCKETS)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
 

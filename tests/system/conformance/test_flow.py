@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -43,7 +42,7 @@ class Consumer:
 
     def __init__(self, endpoint: str, manner: str) -> None:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = ForkedProcess(self.SOURCE, endpoint, manner, text=True, **pipes)
+        self.process = ForkedProcess("-c", self.SOURCE, endpoint, manner, text=True, **pipes)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "up\n"
 
@@ -136,7 +135,7 @@ STREAM = textwrap.dedent(
 def test_taking_all_that_is_there_ends_next_to_a_peer_that_never_does(twin, size):
     """More comes while the first messages are taken; a call takes what it finds in some 20 ms of work."""
     pull = twin("PULL", bind="tcp://127.0.0.1:*")
-    with subprocess.Popen([sys.executable, "-c", STREAM, pull.endpoints[0], str(size)]) as stream:
+    with ForkedProcess("-c", STREAM, pull.endpoints[0], str(size)) as stream:
         try:
             pull.recv(timeout=BOUND)
             taken = []

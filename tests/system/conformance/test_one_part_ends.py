@@ -71,7 +71,9 @@ def test_a_process_that_is_killed_costs_its_connection_only(twin, sender, receiv
     if sender == "SERVER":
         one.send(b"here I am")
     for _ in range(2):
-        with ForkedProcess(SENDER, sender, one.endpoints[0], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        with ForkedProcess(
+            "-c", SENDER, sender, one.endpoints[0], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"sent\n"
             process.kill()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 import omq
 from omq.event import EventKind
+from tests.support.fork_server import SOCKETS, ForkedProcess, run
 from tests.support.waits import BOUND, until
 from tests.support.websocket_peer import Client, contexts, make_certificate, ready
 
@@ -129,10 +129,8 @@ def test_a_fork(certificate: Path, scheme: str) -> None:
     with omq.PULL() as pull:
         tls = {"tls": contexts(certificate)[0]} if scheme == "wss" else {}
         endpoint = pull.bind(f"{scheme}://127.0.0.1:*", **tls)
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", FORKED, endpoint, str(certificate)], timeout=BOUND, check=False
-        )
-        assert done.returncode == 0
+        done = run("-c", FORKED, endpoint, certificate, template=SOCKETS)
+        assert done.returncode == 0, done.stderr
         assert [pull.recv(timeout=BOUND) for _ in range(3)] == [b"before", b"child", b"parent"]
 
 
@@ -153,8 +151,10 @@ with omq.SUB(subscribe=b"", recv_hwm=1000) as sub:
 
 def test_a_busy_owner_loses_nothing() -> None:
     """Both marks hold 2,000 messages: what is sent meanwhile is read ahead, and the publisher drops nothing."""
-    command = [sys.executable, "-c", BUSY]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner, omq.PUB(send_hwm=1000) as pub:
+    with (
+        ForkedProcess("-c", BUSY, stdout=subprocess.PIPE, text=True, template=SOCKETS) as owner,
+        omq.PUB(send_hwm=1000) as pub,
+    ):
         assert owner.stdout is not None
         pub.connect(owner.stdout.readline().strip())
         pub.wait_subscribed(timeout=BOUND)
@@ -170,7 +170,7 @@ def test_a_busy_owner_loses_nothing() -> None:
 
 def test_an_owner_that_is_busy_answers_a_heartbeat() -> None:
     with (
-        subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, text=True) as owner,
+        ForkedProcess("-c", BUSY, stdout=subprocess.PIPE, text=True, template=SOCKETS) as owner,
         omq.PUB(heartbeat_interval=0.1, heartbeat_timeout=0.8) as pub,
     ):
         assert owner.stdout is not None

@@ -8,7 +8,6 @@ import socket
 import ssl
 import struct
 import subprocess
-import sys
 import termios
 import threading
 import time
@@ -20,7 +19,7 @@ from websockets.sync.client import connect
 
 import omq
 from omq.event import EventKind
-from tests.support.fork_server import ForkedProcess
+from tests.support.fork_server import SOCKETS, ForkedProcess
 from tests.support.waits import BOUND, until
 from tests.support.websocket_peer import (
     HEADERS,
@@ -357,8 +356,7 @@ def test_what_a_process_has_sent_leaves_before_it_ends(certificate: Path, scheme
     options = {"tls": contexts(certificate)[0]} if scheme == "wss" else {}
     with omq.PULL(recv_hwm=10) as pull:
         endpoint = pull.bind(f"{scheme}://127.0.0.1:*", **options)
-        command = [sys.executable, "-c", SENDER, endpoint, str(certificate), str(count)]
-        with subprocess.Popen(command) as sender:
+        with ForkedProcess("-c", SENDER, endpoint, certificate, str(count), template=SOCKETS) as sender:
             for number in range(count):
                 if number == 20:
                     time.sleep(0.3)  # the receiver is slow: what the sender has left waits at its end
@@ -371,7 +369,7 @@ def test_a_killed_peer_harms_no_other(certificate: Path, scheme: str) -> None:
     options = {"tls": contexts(certificate)[0]} if scheme == "wss" else {}
     with omq.PULL(recv_hwm=10) as pull, omq.PUSH(connect=pull.bind(WS)) as other:
         endpoint = pull.bind(f"{scheme}://127.0.0.1:*", **options)
-        with ForkedProcess(SENDER, endpoint, certificate, "100000") as sender:
+        with ForkedProcess("-c", SENDER, endpoint, certificate, "100000") as sender:
             assert pull.recv(timeout=BOUND)
             sender.send_signal(signal.SIGKILL)
         other.send(b"alive", timeout=BOUND)
@@ -425,7 +423,7 @@ def test_the_reset_of_a_killed_peer_that_had_stopped_is_seen_at_once(certificate
     with omq.PUB() as pub:
         endpoint = pub.bind(f"{scheme}://127.0.0.1:*", **options)
         monitor = pub.monitor()
-        with ForkedProcess(STOPPED, endpoint, certificate, stdout=subprocess.PIPE, text=True) as sub:
+        with ForkedProcess("-c", STOPPED, endpoint, certificate, stdout=subprocess.PIPE, text=True) as sub:
             assert sub.stdout is not None
             pub.wait_subscribed(timeout=BOUND)
             pub.send(b"stop")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import socket as system
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -14,6 +13,7 @@ import pytest
 
 import omq
 from bench.peers.bare_connections import GREETING
+from tests.support.fork_server import SOCKETS, ForkedProcess
 from tests.support.parameters import each_value_once
 from tests.support.waits import BOUND, until
 from tests.system.conformance.test_traps import raw_connection
@@ -63,8 +63,9 @@ def test_multipart_is_all_or_nothing_when_peers_are_killed(twin, kinds, waits, t
     chance = random.Random(5)
     try:
         for count in (1, 2, 1, 3):
-            program = [sys.executable, "-c", textwrap.dedent(TAKING), kinds[1], push.endpoints[0]]
-            taker = subprocess.Popen([*program, str(count), str(LARGE)], stdout=subprocess.PIPE, text=True)
+            words = (kinds[1], push.endpoints[0], str(count), str(LARGE))
+            program = textwrap.dedent(TAKING)
+            taker = ForkedProcess("-c", program, *words, stdout=subprocess.PIPE, text=True, template=SOCKETS)
             if count == 2:
                 time.sleep(0.2 + 0.3 * chance.random())
                 taker.kill()

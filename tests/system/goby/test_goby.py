@@ -29,7 +29,7 @@ MAIN = "from omq.cli.main import main; main()"
 
 
 def start(*arguments: str) -> ForkedProcess:
-    return ForkedProcess(MAIN, "goby", *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return ForkedProcess("-c", MAIN, "goby", *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def recording_of(path: Path) -> list[tuple[int, bytes]]:

@@ -31,7 +31,7 @@ MAIN = "from omq.cli.main import main; main()"
 def gobyd(folder: Path, *options: str) -> Iterator[tuple[ForkedProcess, dict[str, str]]]:
     """A process that serves, and where."""
     ready = folder / "ready.json"
-    process = ForkedProcess(MAIN, "gobyd", "--ready-file", ready, *options, stderr=subprocess.PIPE, text=True)
+    process = ForkedProcess("-c", MAIN, "gobyd", "--ready-file", ready, *options, stderr=subprocess.PIPE, text=True)
     try:
         until(lambda: ready.exists() or process.poll() is not None)
         assert ready.exists(), process.communicate()[1]
@@ -56,7 +56,7 @@ async def main():
 asyncio.run(main())
 """
     with gobyd(tmp_path, "--socket-name", str(tmp_path / "g"), "--required-client", "b"):
-        listening = ForkedProcess(program, stdout=subprocess.PIPE, text=True)
+        listening = ForkedProcess("-c", program, stdout=subprocess.PIPE, text=True)
         try:
             with Portal("a", socket_name=tmp_path / "g") as a:
                 a.publish("g", "text")

@@ -38,7 +38,7 @@ def device(folder: Path, *options: str) -> Iterator[tuple[ForkedProcess, dict[st
     """A device in a process, and its endpoints."""
     ready = folder / "ready.json"
     words = ("pzq", "--ready-file", ready, *EVERYWHERE, *options)
-    process = ForkedProcess(MAIN, *words, stderr=subprocess.PIPE, text=True)
+    process = ForkedProcess("-c", MAIN, *words, stderr=subprocess.PIPE, text=True)
     try:
         until(lambda: ready.exists() or process.poll() is not None)
         assert ready.exists(), process.communicate()[1]

@@ -11,7 +11,7 @@ import pytest
 
 import omq
 from omq.broker import Client, Server
-from tests.support.forking_python import forking_python
+from tests.support.fork_server import Template, executable
 
 ROOT = Path(__file__).parents[3]
 #: Where the module lies that Spark finds the data source by; an installed package has it at the top.
@@ -63,9 +63,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     path = os.pathsep.join([str(ROOT), str(TOP), *filter(None, [os.environ.get("PYTHONPATH")])])
     os.environ |= {"PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
     os.environ.pop("SPARK_HOME", None)
-    with forking_python(tmp_path_factory.mktemp("python"), *MODULES, path=path) as program:
-        os.environ["PYSPARK_PYTHON"] = str(program)
-        yield
+    template = Template(MODULES, path=path, frozen=True)
+    os.environ["PYSPARK_PYTHON"] = str(executable(tmp_path_factory.mktemp("python"), template))
+    yield
     os.environ.clear()
     os.environ.update(before)
 

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 import omq
+from tests.support.fork_server import SOCKETS, ForkedProcess
 from tests.support.waits import until
 from tests.system.spark.conftest import TOP, Feeder, Seen
 from tests.system.spark.test_stream import stream
@@ -194,7 +194,7 @@ def test_a_producer_that_ends_properly_loses_nothing_while_the_source_is_capped(
 ) -> None:
     # It talks heartbeats, too, which a paused reader does not answer by itself.
     code = ENDING.replace('"tcp://127.0.0.1:*"', '"tcp://127.0.0.1:*", heartbeat_interval=0.2')
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+    with ForkedProcess("-c", code, stdout=subprocess.PIPE, text=True, template=SOCKETS) as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         got: list[int] = []

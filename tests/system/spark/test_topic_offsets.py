@@ -5,8 +5,6 @@ import logging
 import random
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +19,7 @@ from omq.spark.topics import source
 from omq.spark.topics.catalog import DataLoss, TopicCatalog
 from omq.spark.topics.settings import TopicSettings
 from omq.spark.topics.source import TopicStreamReader
+from tests.support.fork_server import ForkedProcess
 from tests.support.ports import held
 from tests.system.spark.test_topic_task import SERVER
 
@@ -232,13 +231,13 @@ def test_a_small_topic_is_not_passed_over_next_to_a_large_one(client: Client, qu
 def test_ids_that_a_killed_broker_has_left_out_are_no_rows(tmp_path: Path) -> None:
     with held() as port:
         url = f"tcp://127.0.0.1:{port}"
-        with subprocess.Popen([sys.executable, "-c", SERVER, str(tmp_path), url]) as process, Client(url) as client:
+        with ForkedProcess("-c", SERVER, tmp_path, url) as process, Client(url) as client:
             client.create("a", persistence="async")
             client.create("b", persistence="strong")
             client.publish_many("a", [b"x"] * 3)
             client.publish("b", b"x")  # so that what is before it is written
             process.kill()
-        with subprocess.Popen([sys.executable, "-c", SERVER, str(tmp_path), url]) as process, Client(url) as client:
+        with ForkedProcess("-c", SERVER, tmp_path, url) as process, Client(url) as client:
             first = client.publish("a", b"x")
             assert first > 1000
             client.publish_many("b", [b"x"] * 10)

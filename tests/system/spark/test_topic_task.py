@@ -2,8 +2,6 @@
 
 import contextlib
 import logging
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +18,7 @@ from omq.spark.topics.offsets import TopicRange
 from omq.spark.topics.read import _read
 from omq.spark.topics.settings import TopicSettings
 from omq.spark.topics.sink import TaskAttempt, TaskCommit, TopicSink
+from tests.support.fork_server import ForkedProcess
 from tests.support.ports import held
 
 pytestmark = pytest.mark.timeout(60)
@@ -140,8 +139,8 @@ def test_ids_without_messages_are_reported_and_fail_nothing(
 def test_ids_that_a_killed_broker_may_have_given_are_reported_and_fail_nothing(
     place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def serve() -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-c", SERVER, str(tmp_path), place.url])
+    def serve() -> ForkedProcess:
+        return ForkedProcess("-c", SERVER, tmp_path, place.url)
 
     process = serve()
     with Client(place.url) as client:

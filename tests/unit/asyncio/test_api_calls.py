@@ -86,7 +86,10 @@ async def test_a_flood_of_small_calls_gathers_however_many_there_are_to_write_to
                 await asyncio.sleep(0)
                 assert await peer.read_exactly(6000) == b"".join(b"\0\x04%04d" % number for number in range(1000))
                 taken[name] = min(taken.get(name, 1000), segments(peer.sock) - before)
-    assert taken["send_many"] < 3 * taken["send"] + 40, taken
+            if taken["send_many"] < 3 * taken["send"] + 40:
+                break
+        else:
+            pytest.fail(str(taken))
 
 
 def test_an_unknown_option_spawns_nothing():

@@ -5,7 +5,6 @@ import contextlib
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest
 
 import omq
 import omq.asyncio
+from tests.support.fork_server import SOCKETS, ForkedProcess
 from tests.support.raw_peer import GREETING, command, frames, ready
 from tests.support.waits import until
 
@@ -372,7 +372,7 @@ def test_one_that_is_slow_one_that_is_stopped_and_one_that_is_killed() -> None:
     with omq.PULL(bind="tcp://127.0.0.1:*", recv_hwm=10) as pull, contextlib.ExitStack() as stack:
         crew = {
             name: stack.enter_context(
-                subprocess.Popen([sys.executable, "-c", script, pull.endpoints[0], name], stdin=subprocess.PIPE)
+                ForkedProcess("-c", script, pull.endpoints[0], name, stdin=subprocess.PIPE, template=SOCKETS)
             )
             for name in ("slow", "stopped", "killed")
         }

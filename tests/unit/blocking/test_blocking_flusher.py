@@ -13,6 +13,7 @@ import time
 import pytest
 
 import omq
+from tests.support.fork_server import SOCKETS, ForkedProcess, run
 from tests.support.waits import until
 from tests.unit.blocking.conftest import BOUND
 from tests.unit.conftest import needs_address_space
@@ -43,10 +44,11 @@ def test_tails_leave_while_their_sender_computes(tmp_path, burst, sealed):
     public, secret = omq.curve_keypair()
     where, shared = f"ipc://{tmp_path}/s", tmp_path / "seen"
     shared.write_bytes(b"\0")
-    receiver = subprocess.Popen(
-        [sys.executable, "-c", RECEIVER, where, secret.decode() if sealed else "", shared],
+    receiver = ForkedProcess(
+        *("-c", RECEIVER, where, secret.decode() if sealed else "", shared),
         stdout=subprocess.PIPE,
         text=True,
+        template=SOCKETS,
     )
     assert receiver.stdout.readline() == "ready\n"
     security = omq.CurveClient(public) if sealed else None
@@ -171,5 +173,5 @@ with omq.Context() as context, omq.PULL(context, bind="tcp://127.0.0.1:*") as pu
 
 @needs_address_space
 def test_what_is_left_behind_leaves_also_where_no_thread_can_be_had():
-    run = subprocess.run([sys.executable, "-c", NO_THREAD], capture_output=True, text=True, timeout=60)
-    assert run.returncode == 0, run.stderr
+    done = run("-c", NO_THREAD, template=SOCKETS)
+    assert done.returncode == 0, done.stderr

@@ -3,12 +3,12 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 
 import omq
+from tests.support.fork_server import SOCKETS, ForkedProcess
 from tests.support.waits import until
 from tests.unit.blocking.conftest import BOUND
 
@@ -72,8 +72,8 @@ def test_a_call_that_waits_is_not_disturbed(make):
 def test_a_frozen_process_is_noticed(make):
     """Its kernel goes on to acknowledge what is sent: only the missing answers show it."""
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*", heartbeat_interval=0.1)
-    peer = subprocess.Popen(
-        [sys.executable, "-c", PEER, pull.endpoints[0]], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    peer = ForkedProcess(
+        *("-c", PEER, pull.endpoints[0]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, template=SOCKETS
     )
     try:
         assert peer.stdout.readline() == b"here\n"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import random
 import socket
-import subprocess
-import sys
 import threading
 import tracemalloc
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 
 import omq
+from tests.support.fork_server import SOCKETS, ForkedProcess
 from tests.support.raw_peer import GREETING, frames, ready
 from tests.support.waits import until
 from tests.unit.blocking.conftest import BOUND, Crew, Sockets, asleep
@@ -85,7 +84,7 @@ def test_of_a_peer_that_never_waits_most_frames_take_no_memory_of_their_own_eith
     size, count = 3 << 19, 200
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
     buffer = bytearray(size)
-    with subprocess.Popen([sys.executable, "-c", FLOOD, pull.endpoints[0], str(size)]) as sender:
+    with ForkedProcess("-c", FLOOD, pull.endpoints[0], str(size), template=SOCKETS) as sender:
         try:
             tracemalloc.start()
             peaks = []
@@ -341,7 +340,7 @@ def test_what_comes_between_the_end_of_a_message_and_its_taking_is_not_read_into
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*", recv_hwm=1)
     port = pull.endpoints[0].rpartition(":")[2]
     buffer = bytearray(80_000)
-    with subprocess.Popen([sys.executable, "-c", PAIRS, port, str(pairs)]) as sender:
+    with ForkedProcess("-c", PAIRS, port, str(pairs), template=SOCKETS) as sender:
         try:
             for number in range(2 * pairs):
                 assert pull.recv_into(buffer, timeout=BOUND) == 80_000

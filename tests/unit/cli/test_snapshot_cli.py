@@ -101,7 +101,7 @@ def test_progress_is_shown_on_a_terminal(directory: Path, tmp_path: Path) -> Non
     ours, theirs = pty.openpty()
     words = ("omq.cli.main", "broker", "snapshot", directory, tmp_path / "snapshot")
     try:
-        done = fork_server.run(fork_server.RUN_MODULE, *words, stderr=theirs)
+        done = fork_server.run("-m", *words, stderr=theirs)
         os.close(theirs)
         assert done.returncode == 0
         assert b"100%" in os.read(ours, 10_000)

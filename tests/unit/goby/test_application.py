@@ -237,7 +237,7 @@ def test_configurations(tmp_path: Path) -> None:
 @contextmanager
 def program(text: str, *arguments: str) -> Iterator[ForkedProcess]:
     """A program in a process of its own, which is killed if it has not ended."""
-    process = ForkedProcess(text, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = ForkedProcess("-c", text, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield process
     finally:

@@ -99,7 +99,7 @@ def gobyd(folder: Path, port: int) -> Iterator[ForkedProcess]:
     """A gobyd of another process, over tcp."""
     ready = folder / "ready.json"
     options = ("--transport=tcp", f"--tcp-port={port}", "--bind-address=127.0.0.1", "--ready-file", ready)
-    process = ForkedProcess(MAIN, "gobyd", *options, stderr=subprocess.DEVNULL)
+    process = ForkedProcess("-c", MAIN, "gobyd", *options, stderr=subprocess.DEVNULL)
     try:
         until(ready.exists)
         yield process

@@ -7,8 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +21,7 @@ import omq
 import omq.asyncio.goby as twin
 from omq.goby import Daemon, Group, Portal, Scheme
 from omq.goby.protobuf import ManagerRequest, TerminateRequest, TerminateResult
+from tests.support.fork_server import SOCKETS, run
 from tests.support.waits import until
 from tests.unit.goby.conftest import Make, Twin
 
@@ -632,25 +631,26 @@ def test_a_callback_that_takes_long_holds_up_no_iterator(bus_options: dict[str, 
         go_on.set()
 
 
-def at_the_end(bus_options: dict[str, Any], count: int) -> bytes:
+def at_the_end(bus_options: dict[str, Any], count: int) -> str:
     """Publishes *count* texts from a process that ends without closing its portal; returns its standard error."""
     program = (
         "import json, sys, omq.goby\n"
         "portal = omq.goby.Portal('b', **json.loads(sys.argv[1]))\n"
         f"for number in range({count}): portal.publish('x', str(number))\n"
     )
-    command = [sys.executable, "-c", program, json.dumps(bus_options, default=str)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, timeout=30, check=True).stderr
+    done = run("-c", program, json.dumps(bus_options, default=str), template=SOCKETS)
+    done.check_returncode()
+    return done.stderr
 
 
 def test_what_was_published_leaves_at_the_end_of_the_interpreter(bus_options: dict[str, Any]) -> None:
     with Portal("a", **bus_options) as a:
         texts = a.subscribe("x", str)
         a.wait_released(10)
-        assert at_the_end(bus_options, 500) == b""
+        assert at_the_end(bus_options, 500) == ""
         assert [texts.recv(timeout=5) for _ in range(500)] == [str(number) for number in range(500)]
 
 
 def test_what_is_held_at_the_end_of_the_interpreter_is_logged(bus: Make) -> None:
     made = bus(required_clients=["missing"])
-    assert b"b: 2 publications that were held are dropped" in at_the_end(made.bus_options, 2)
+    assert "b: 2 publications that were held are dropped" in at_the_end(made.bus_options, 2)

@@ -176,7 +176,7 @@ def test_a_passing_process_of_the_same_name_does_not_keep_the_hold(tmp_path: Pat
     ):
         nav.ready()
         until(lambda: daemon.missing == ["logger"])
-        run(passing).check_returncode()
+        run("-c", passing).check_returncode()
         with Portal("logger", **bus_options) as logger:  # type: ignore[arg-type]
             logger.ready()
             nav.wait_released(10)

@@ -7,7 +7,6 @@ import gc
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -15,6 +14,7 @@ from collections import Counter
 import pytest
 
 import omq
+from tests.support.fork_server import SOCKETS, ForkedProcess
 from tests.support.parameters import each_value_once
 from tests.support.waits import BOUND, descriptors, stable, until
 from tests.unit.blocking.conftest import asleep
@@ -408,7 +408,7 @@ with omq.PULL(bind="tcp://127.0.0.1:*") as front, omq.PUSH(bind="tcp://127.0.0.1
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "flooded"])
 def test_ctrl_c(make, crew, busy):
-    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True) as process:
+    with ForkedProcess("-c", PROGRAM, stdout=subprocess.PIPE, text=True, template=SOCKETS) as process:
         try:
             front, back = process.stdout.readline().split()
             sender, receiver = make(omq.PUSH, connect=front), make(omq.PULL, connect=back)
@@ -447,9 +447,7 @@ BEFORE = {"alone": "", "next to a thread that computes": COMPUTES}
 def test_ctrl_c_next_to_a_stream_that_leaves_time_to_sleep(make, crew, rate, before):
     """A signal that comes while the proxy works, or waits for the GIL, interrupts no sleep: there comes a message."""
     over = threading.Event()
-    with subprocess.Popen(
-        [sys.executable, "-c", BEFORE[before] + PROGRAM], stdout=subprocess.PIPE, text=True
-    ) as process:
+    with ForkedProcess("-c", BEFORE[before] + PROGRAM, stdout=subprocess.PIPE, text=True, template=SOCKETS) as process:
         try:
             front, back = process.stdout.readline().split()
             sender, receiver = make(omq.PUSH, connect=front), make(omq.PULL, connect=back)

@@ -76,7 +76,7 @@ def test_a_program_logs_in_the_format(log_format: str) -> None:
         "logging.getLogger('omq.a').info('low')\n"
         "logging.getLogger('omq.a').warning('high %d', 7, extra={'event': 'e'})\n"
     )
-    done = run(program)
+    done = run("-c", program)
     (line,) = done.stderr.splitlines()
     if log_format == "json":
         found = json.loads(line)

@@ -44,7 +44,7 @@ run_server(
 
 def begin(ready: Path, *words: str) -> ForkedProcess:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = ForkedProcess(PROGRAM, ready, *words, text=True, **pipes)
+    process = ForkedProcess("-c", PROGRAM, ready, *words, text=True, **pipes)
     assert process.stdout is not None
     assert process.stdout.readline() == "started\n"
     return process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import socket
 import subprocess
@@ -99,7 +100,7 @@ def test_what_is_written_waits_for_another_handshake(tmp_path: Path) -> None:
 
 
 def test_a_thread_that_could_not_start_starts_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The thread needs three descriptors, of which there may be none left."""
+    """The thread needs two descriptors, of which there may be none left."""
     server, client = contexts(make_certificate(tmp_path))
     relays = tls._Relays()
     monkeypatch.setattr(tls, "_relays", relays)
@@ -131,3 +132,14 @@ def test_a_thread_that_could_not_start_starts_later(monkeypatch: pytest.MonkeyPa
         until(arrives)
         assert found == [b"x"]
         os.close(relay.fd)
+
+
+def test_the_thread_leaves_no_socket_to_be_reported_as_unclosed() -> None:
+    def sockets() -> int:
+        return sum(isinstance(found, socket.socket) for found in gc.get_objects())
+
+    gc.collect()
+    relays, before = tls._Relays(), sockets()
+    relays.start()
+    assert relays._bell is not None
+    assert sockets() == before

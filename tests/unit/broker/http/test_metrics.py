@@ -204,13 +204,14 @@ def test_the_groups_of_a_topic_above_the_bound_share_a_series() -> None:
     assert found["a", f"g{MAX_READERS - 1}"] == (MAX_READERS - 1, 3, 2, 1000.0 - MAX_READERS + 1)
 
 
-def test_groups_and_durable_subscriptions_have_separate_bounds() -> None:
+def test_groups_and_durable_subscriptions_have_separate_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omq.broker.http.metrics.MAX_SERIES", 3 * MAX_READERS)
     names = [durable(f"n{number}", 5) for number in range(MAX_READERS)]
     some = [group(f"g{number}", 6) for number in range(MAX_READERS)]
-    topics = [topic(f"t{number}", number, names=names, groups=some) for number in range(1, MAX_SERIES + 11)]
+    topics = [topic(f"t{number}", number, names=names, groups=some) for number in range(1, 3 * MAX_READERS + 11)]
     stats = statistics(*topics)
     for found in (groups(stats), subscriptions(stats)):
-        assert len([name for _, name in found if name]) == MAX_SERIES
+        assert len([name for _, name in found if name]) == 3 * MAX_READERS
         assert ("", "") in found
     assert groups(stats)["", ""] == (6, 0, 0, 1000.0)
 

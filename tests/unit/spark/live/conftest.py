@@ -1,19 +1,18 @@
 """Receivers that start soon."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.forking_python import forking_python
+from tests.support.fork_server import Template, executable
 
 
 @pytest.fixture(scope="session")
-def receiver_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def receiver_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python for receivers, whose imports take most of a second."""
-    with forking_python(tmp_path_factory.mktemp("python"), "omq.spark.live.receiver_client") as program:
-        yield program
+    template = Template(("omq.spark.live.receiver_client",), frozen=True)
+    return executable(tmp_path_factory.mktemp("python"), template)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def test_a_second_opener_is_refused(again: Again, directory: Path) -> None:
     with pytest.raises(StoreLocked, match=str(os.getpid())):
         LmdbStore(directory, notify=print)
     code = "import sys; from omq.store.lmdb.store import LmdbStore; LmdbStore(sys.argv[1], notify=print)"
-    other = run(code, directory)
+    other = run("-c", code, directory)
     assert "StoreLocked" in other.stderr
 
 
@@ -99,7 +99,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def killed(directory: Path) -> None:
     """A store whose process was killed."""
-    died = run(KILLED, directory)
+    died = run("-c", KILLED, directory)
     assert died.returncode == -signal.SIGKILL
 
 

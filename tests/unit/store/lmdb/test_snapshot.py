@@ -63,7 +63,7 @@ def files(directory: Path) -> dict[str, bytes]:
 
 def command(*words: str | Path) -> subprocess.CompletedProcess[str]:
     """Runs `omq`, in a process of its own: LMDB opens an environment once per process."""
-    return run("from omq.cli.main import main; main()", *words)
+    return run("-c", "from omq.cli.main import main; main()", *words)
 
 
 def killed_after(directory: Path, code: str) -> None:
@@ -77,7 +77,7 @@ log = Opened.on_disk(sys.argv[1], flush_interval=3600.0)
 {code}
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    died = run(program, directory)
+    died = run("-c", program, directory)
     assert died.returncode == -signal.SIGKILL
 
 

@@ -126,7 +126,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def kill_one(directory: Path) -> None:
     """Returns a store whose process has logged 70 messages and was killed."""
-    killed = run(KILLED, directory)
+    killed = run("-c", KILLED, directory)
     assert killed.returncode == -signal.SIGKILL
 
 
