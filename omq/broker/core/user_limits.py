@@ -220,14 +220,14 @@ class UserUsage:
         limit = self.limit.bytes
         if limit is None or self._bytes + size <= limit:
             return True
-        began = time.monotonic()
-        if began >= self._measure_at:
+        if time.monotonic() >= self._measure_at:
+            # Of this thread: while others run, it costs nothing, and must not delay the next measurement.
+            began = time.thread_time()
             added = self._added
             measured = sum(topic.stored_bytes() for topic in tuple(self.topics))
             with self._lock:
                 self._measured, self._added_before = measured, added
-            now = time.monotonic()
-            self._measure_at = now + _MEASURING_DIVISOR * (now - began)
+            self._measure_at = time.monotonic() + _MEASURING_DIVISOR * (time.thread_time() - began)
         return self._bytes + size <= limit
 
     @property
