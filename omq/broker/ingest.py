@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,11 +22,13 @@ from omq.serving.rate_limit import RateLimit
 from omq.socket import DISH, Socket
 from omq.unpatched import threading
 
-__all__ = ["DEFAULT_IN_FLIGHT_BYTES", "Ingest", "IngestStats"]
+__all__ = ["ACK_TIMEOUT_S", "DEFAULT_IN_FLIGHT_BYTES", "Ingest", "IngestStats"]
 
 log = logging.getLogger("omq.ingest")
 
 DEFAULT_IN_FLIGHT_BYTES: Final = 8 << 20
+#: A longer wait for an answer of the broker is reported.
+ACK_TIMEOUT_S: Final = 5.0
 
 _END_BYTES: Final = 4  # of the offset after a body
 _RECORD_BYTES: Final = 16  # approximate overhead of a record, without body and key
@@ -35,7 +38,7 @@ _MIN_BATCHES: Final = 4
 _POLL_INTERVAL_S: Final = 0.25
 #: The wait for another message of a batch, while the batch before it is being published.
 _FILL_INTERVAL_S: Final = 0.005
-#: After `stop`, the time without a message after which open connections are no longer waited for.
+#: After `stop`, the time without a byte after which open connections are no longer waited for.
 _DRAIN_TIMEOUT_S: Final = 2.0
 _DRAIN_INTERVAL_S: Final = 0.01
 #: Before a batch that the broker had no room for is published again.
@@ -102,9 +105,11 @@ class Ingest:
         self._data = self._ends = memoryview(b"")  # of a batch; `start` allocates them
         self._stopping = threading.Event()
         self._drained = False
-        self._idle_s = 0.0  # without a message, since `stop`
+        self._idle_s = 0.0  # without a byte, since `stop`
+        self._bytes_in = 0  # from the connected peers, since `stop`
         self._publishing_since: float | None = None
         self._log_limit = RateLimit()
+        self._wait_log_limit = RateLimit()
 
     # ------------------------------------------------------------------ start and stop
 
@@ -115,7 +120,8 @@ class Ingest:
             BrokerError: The topic does not exist, or the broker refuses this client.
             OmqError: An endpoint cannot be opened.
         """
-        (info,) = await self._client.topics(self._topic)
+        with self._reported():
+            (info,) = await self._client.topics(self._topic)
         self._allocate(info.settings)
         opened = [*map(self._socket.bind, self._bind), *map(self._socket.connect, self._connect)]
         name = self._socket.socket_type.value.lower()
@@ -201,7 +207,9 @@ class Ingest:
             )
         except ReceiveTimeout:
             if self._stopping.is_set():
-                self._idle_s += timeout
+                # Also a part of a large message is progress.
+                before, self._bytes_in = self._bytes_in, sum(peer.bytes_in for peer in self._socket.peers)
+                self._idle_s = self._idle_s + timeout if self._bytes_in == before else 0.0
                 self._drained = alone or self._idle_s > _DRAIN_TIMEOUT_S
             return []
         self._idle_s = 0.0
@@ -267,7 +275,8 @@ class Ingest:
             for records in batch:
                 while True:
                     try:
-                        await self._client.publish_many(self._topic, [records])
+                        with self._reported():
+                            await self._client.publish_many(self._topic, [records])
                         break
                     except (StoreFull, BrokerFailed) as refusal:
                         self.stats.refused += 1
@@ -278,3 +287,21 @@ class Ingest:
                 self.stats.batches += 1
         finally:
             self._publishing_since = None
+
+    @contextlib.contextmanager
+    def _reported(self) -> Iterator[None]:
+        """Logs that the broker does not answer the request of this context."""
+        timer = asyncio.get_running_loop().call_later(ACK_TIMEOUT_S, self._report_wait)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _report_wait(self) -> None:
+        if self._wait_log_limit.passes():
+            log.warning(
+                "the broker at %s has not answered for %g s: it cannot be reached, or topic %r is full",
+                self._client.endpoint,
+                ACK_TIMEOUT_S,
+                self._topic,
+            )

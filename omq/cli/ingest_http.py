@@ -12,14 +12,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from omq.broker.ingest import Ingest
+from omq.broker.ingest import ACK_TIMEOUT_S, Ingest
 from omq.serving.http import HttpListener
 
 log = logging.getLogger("omq.ingest")
 
 PREFIX: Final = "omq_ingest"
-#: After a longer wait for an acknowledgement `/healthz` reports it.
-ACK_TIMEOUT_S: Final = 5.0
 
 
 class IngestMetrics(Collector):

@@ -270,8 +270,8 @@ class Receiver:
         uncommitted = sum(one.rows for one in list(self._uncommitted.values()))
         if arrived or uncommitted:
             log.warning(
-                "%s: the receiver has ended. %d messages of microbatches that are not known to be committed are lost,"
-                " and %d that had arrived and were not read%s",
+                "%s: the receiver has ended. Of %d messages in the newest microbatches, those that Spark has not"
+                " committed are lost; %d that had arrived and were not read are lost, too%s",
                 self._connection.endpoint,
                 uncommitted,
                 arrived,

@@ -291,6 +291,10 @@ class TopicSettings(BaseSettings):
     def check(self) -> None:
         """Raises an `OptionError` for options that cannot be combined."""
         super().check()
+        if self.endpoint.count("://") > 1:
+            raise omq.OptionError(
+                f"option connect={self.endpoint!r}: topics are read and written at one broker; give one endpoint"
+            )
         check_endpoint("connect", self.endpoint, omq.SocketType.DEALER)
         for name in self.topics:
             try:

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 import omq
 from omq.broker import Client, Message
 from omq.cli.ingest import ingest as ingest_command
+from tests.support.chaos_proxy import UP, Proxy
 from tests.support.waits import until
 from tests.system.broker.server_process import Command, broker, get
 
@@ -245,6 +246,22 @@ def test_a_signal_makes_it_publish_what_the_peers_have_sent(tmp_path: Path, zmtp
         assert "900 messages are published" in command.log
 
 
+def test_a_message_that_takes_long_to_arrive_is_published_after_a_signal(tmp_path: Path, zmtp: str) -> None:
+    body = bytes(3 << 20)
+    with (
+        started(tmp_path / "i", "--socket", "PULL", "--bind", ANY, "--broker", zmtp, "--topic", "t") as command,
+        Proxy() as proxy,
+    ):
+        link = proxy.link(command.serving()["pull"])
+        link.set(delay=0.08)  # for each 64 KiB: four seconds for the body
+        with omq.PUSH(connect=link.endpoint, linger=0) as push:
+            push.send(body)
+            until(lambda: any(relay.passed[UP] > 1 << 17 for relay in link.relays))
+            command.process.terminate()
+            assert command.ended() == 0
+    assert [len(one.body) for one in read(zmtp, 1)] == [len(body)]
+
+
 def test_a_second_signal_ends_it_at_once(tmp_path: Path, zmtp: str) -> None:
     with started(tmp_path / "i", "--socket", "PULL", "--bind", ANY, "--broker", zmtp, "--topic", "kept") as command:
         endpoint = command.serving()["pull"]
@@ -259,9 +276,8 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, zmtp: str) -> None:
 def test_ingest_waits_for_a_broker_and_can_be_ended_meanwhile(tmp_path: Path, free_port: int) -> None:
     arguments = ("--socket", "PULL", "--bind", ANY, "--broker", f"tcp://127.0.0.1:{free_port}", "--topic", "t")
     with started(tmp_path / "first", *arguments) as first, started(tmp_path / "second", *arguments) as second:
-        until(lambda: "descriptors" in first.log and "descriptors" in second.log)
-        time.sleep(0.1)  # it does not serve without its broker
-        assert not first.ready.exists()
+        until(lambda: f"the broker at tcp://127.0.0.1:{free_port} has not answered" in first.log)
+        assert not first.ready.exists()  # it does not serve without its broker
         assert first.end() == 0
         with broker_at(tmp_path, free_port) as command:
             command.serving()

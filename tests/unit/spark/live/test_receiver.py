@@ -660,7 +660,9 @@ def test_a_receiver_ends_with_the_query_and_logs_the_loss(
     receiver = stream.receiver()
     stream.end()
     assert gone(receiver, 20)
-    lost = "100 messages of microbatches that are not known to be committed are lost, and 50 that had arrived"
+    lost = (
+        "Of 100 messages in the newest microbatches, those that Spark has not committed are lost; 50 that had arrived"
+    )
     logged = capfd.readouterr().err
     assert f"{push.endpoints[0]}: the receiver has ended. {lost}" in logged
     assert "A libzmq peer drops the messages that it had queued" in logged
@@ -680,7 +682,10 @@ def test_a_receiver_that_gets_sigterm_logs_the_loss_and_is_replaced(
     receiver = stream.receiver()
     os.kill(receiver, signal.SIGTERM)
     assert gone(receiver, 20)
-    assert "100 messages of microbatches that are not known to be committed are lost, and 50" in capfd.readouterr().err
+    assert (
+        "Of 100 messages in the newest microbatches, those that Spark has not committed are lost; 50"
+        in capfd.readouterr().err
+    )
     push.send_many(numbered(150, 10))
     assert stream.read(2) == numbered(150, 10)
     assert [(one["microbatch"], one["rows"]) for one in stream.lost()] == [(1, 100)]

@@ -74,6 +74,7 @@ def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
         ("read", {"connect": URL}, "read takes one of the options 'topic', 'topics' and 'topicPattern'"),
         ("read", {**TOPIC, "topics": "a"}, "takes one of the options"),
         ("read", {"connect": "tcp//h", "topic": "t"}, "option 'connect': "),
+        ("read", {"connect": "tcp://a:1,tcp://b:1", "topic": "t"}, "topics are read and written at one broker"),
         ("read", {"connect": "inproc://x", "topic": "t"}, "option connect='inproc://x': inproc stays within a process"),
         ("read", {"connect": URL, "topic": "a/b"}, "option topic='a/b': "),
         ("read", {"connect": URL, "topics": "a/b"}, "option topics='a/b': "),
