@@ -115,7 +115,7 @@ class CachedHandshake:
 
     @property
     def hint(self) -> str:
-        return "" if self._handshake is None else self._handshake.hint
+        return "" if self.done else self._uncached().hint
 
     def start(self) -> bytes:
         return self._cache.greeting
@@ -143,13 +143,7 @@ class CachedHandshake:
 
     def _run_handshake(self, data: bytes) -> bytes:
         """Continues with a `Handshake`, and caches the outcome."""
-        handshake = self._handshake
-        if handshake is None:
-            handshake = self._handshake = Handshake(
-                socket_type=self._socket_type, mechanism=Null(), properties=self._properties
-            )
-            handshake.start()
-            handshake.receive(self._received)  # its answers were sent already
+        handshake = self._uncached()
         answer = handshake.receive(data)
         self._received += data
         self.done = handshake.done
@@ -158,6 +152,17 @@ class CachedHandshake:
             self.unread = handshake.unread
         self._cache.add(self._received[: len(self._received) - len(self.unread)], self._state)
         return answer
+
+    def _uncached(self) -> Handshake:
+        """Returns a `Handshake` in the same state."""
+        handshake = self._handshake
+        if handshake is None:
+            handshake = self._handshake = Handshake(
+                socket_type=self._socket_type, mechanism=Null(), properties=self._properties
+            )
+            handshake.start()
+            handshake.receive(self._received)  # its answers were sent already
+        return handshake
 
     def answer(self, refusal: bytes | None = None, why: str = "") -> bytes:
         raise LocalProtocolError("there is no open question")

@@ -49,7 +49,8 @@ def test_ten_idle_sockets_cost_next_to_nothing(program):
         share, switches = map(float, one.end().split())
         # Over a short window during other work; `python -m bench blocking-idle` measures the real figure.
         assert share < 0.01, f"{how}: {share:.2%} of a core"
-        assert switches < 20, f"{how}: {switches} wake-ups a second"
+        # A thread that looked each 10 ms would wake 100 times; a busy machine adds some of its own to a few.
+        assert switches < 60, f"{how}: {switches} wake-ups a second"
 
 
 LEISURELY = """

@@ -129,3 +129,17 @@ def test_a_cached_handshake_takes_nothing_after_its_end(again):
 def test_our_own_metadata_are_checked_before_anything_is_sent():
     with pytest.raises(LocalProtocolError, match="identity"):
         CachedHandshake(socket_type=SocketType.DEALER, properties={b"Identity": bytes(256)})
+
+
+@pytest.mark.parametrize("size", [0, 1, 10, 63, 64, 70])
+def test_the_hint_of_one_that_was_seen_before_is_the_usual_one(size):
+    sent = (GREETING + PUSH)[:size]
+    expected = usual()
+    expected.start()
+    expected.receive(sent)
+    for _ in range(3):
+        handshake = looked_up()
+        handshake.start()
+        if sent:
+            handshake.receive(sent)
+        assert handshake.hint == expected.hint
