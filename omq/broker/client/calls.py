@@ -494,7 +494,7 @@ def _check_extras(key: bytes | None, headers: Mapping[str, Buffer] | None) -> in
     for name, value in (headers or {}).items():
         if not isinstance(name, str):
             raise TypeError(f"headers: a name must be a str, not {type(name).__name__}: {name!r:.80}")
-        size += buffer_of(f"headers[{name!r:.80}]", value).nbytes
+        size += len(value) if isinstance(value, bytes) else buffer_of(f"headers[{name!r:.80}]", value).nbytes
     return size
 
 
