@@ -155,5 +155,5 @@ def section(result: BrokerResult) -> str:
     rule = ["---", *["---:"] * (len(head) - 3), "---", "---"]
     lines = [markdown_row(cells) for cells in (head, rule, *rows)]
     if notes := [note.splitlines()[0] for note in _notes(result)]:
-        lines += ["", *(f"- {note}" for note in notes)]
+        lines += ["", f"{'; '.join(notes)}."]
     return "\n".join(lines)

@@ -3,7 +3,6 @@
 import os
 import random
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -14,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from omq.store.lmdb.snapshot import restore_snapshot
-from tests.fault.store_history import ROOT, History
+from tests.fault.store_history import History
 from tests.support import snapshot_process
+from tests.support.fork_server import run
 from tests.support.waits import until
 
 SEEDS = int(os.environ.get("OMQ_FAULT_SEEDS", "200"))
@@ -79,7 +79,7 @@ class Snapshots:
         target = self._directory.with_name(f"snapshot {self._number}")
         history = self._history
         found = Taken(target, dict(history.done), list(history.acked), history.position)
-        process = snapshot_process.start(self._directory, target, self._random.choice([0.0, 0.001, 0.01]))
+        process = snapshot_process.start(self._directory, target, self._random.choice([0.0, 0.0002, 0.001]))
         assert process.stdout is not None
         if kill_after is not None and self._random.random() < 0.8:
             process.stdout.readline()
@@ -126,13 +126,7 @@ def snapshots_of(directory: Path, seed: int) -> None:
     assert snapshots.taken
     history.check(directory)
     for taken in snapshots.taken:
-        verified = subprocess.run(
-            [sys.executable, "-m", "omq.cli.main", "store", "verify", str(taken.path)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        verified = run("-m", "omq.cli.main", "store", "verify", taken.path, timeout=120)
         assert verified.returncode == 0, verified.stdout + verified.stderr
         restored = taken.path.with_name("restored " + taken.path.name)
         restore_snapshot(taken.path, restored)
