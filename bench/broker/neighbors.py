@@ -1,8 +1,8 @@
-"""Measures how work next to them slows a publisher and a replay: `python -m bench.broker.neighbors`.
+"""Measures how much other work slows a publisher and a replay: `python -m bench.broker.neighbors`.
 
-Publications, one at a time, next to a scrape of `/metrics` each second, with many topics; and a replay of a topic next to
-a consumer group of the same topic, and, to tell it from the load on the cores, next to a work queue of another topic.
-The phases of each comparison take turns.
+A client publishes one message at a time to a broker with many topics, alone and next to a scrape of `/metrics` each
+second. Another replays a topic alone, next to a consumer group of the same topic, and, to tell the group from the load
+on the cores, next to a work queue of another topic. The phases of each comparison take turns.
 """
 
 from __future__ import annotations

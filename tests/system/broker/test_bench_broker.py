@@ -50,6 +50,17 @@ def test_servers_are_measured_and_stopped(tmp_path):
     assert not list(tmp_path.glob("bench-*")), "a server left its directory"
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_neighbors_are_measured():
+    words = ["--topics", "30", "--messages", "20000", "--rounds", "1", "--seconds", "1.2"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "bench.broker.neighbors", *words], cwd=ROOT, capture_output=True, text=True, timeout=200
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.count("next to a ") == 3
+
+
 def test_every_scenario_has_a_case():
     assert {case.scenario for case in cases(BrokerLoad(1024, 1000, 1.0, 1000, 1000))} == set(SCENARIOS)
 
