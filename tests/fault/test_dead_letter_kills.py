@@ -19,15 +19,14 @@ def killed(directory: Path, seed: int, port: int, kills: int = 5) -> DeadLetterC
     return chaos
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_broker_that_is_killed_requeues_each_dead_letter_once(seed, tmp_path, free_port):
-    chaos = killed(tmp_path, seed, free_port, kills=2)
+def test_a_broker_that_is_killed_requeues_each_dead_letter_once(tmp_path, free_port):
+    chaos = killed(tmp_path, 0, free_port, kills=2)
     assert chaos.acked
     assert any(chaos.purged.values())
 
 
 @pytest.mark.fault
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, SEEDS))
+@pytest.mark.parametrize("seed", range(1, SEEDS))
 def test_a_broker_that_is_killed_again_and_again(seed, tmp_path, free_port):
     assert killed(tmp_path, seed, free_port).acked

@@ -14,13 +14,13 @@ pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_what_is_published_during_the_hold_arrives_once_and_in_order(tmp_path: Path, seed: int) -> None:
     assert play(tmp_path, seed) <= BOUND
 
 
 @pytest.mark.fault
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4, SEEDS))
+@pytest.mark.parametrize("seed", range(2, SEEDS))
 def test_every_publication_arrives_after_any_history(tmp_path: Path, seed: int) -> None:
     assert play(tmp_path, seed) <= BOUND

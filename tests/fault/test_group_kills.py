@@ -21,14 +21,13 @@ def killed(directory: Path, seed: int, port: int, kills: int = 12) -> GroupChaos
     return chaos
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_groups_survive_kills_of_workers_and_of_the_broker(seed, tmp_path, free_port):
-    chaos = killed(tmp_path, seed, free_port, kills=5)
+def test_groups_survive_kills_of_workers_and_of_the_broker(tmp_path, free_port):
+    chaos = killed(tmp_path, 0, free_port, kills=5)
     assert len(chaos.published) > 1000
 
 
 @pytest.mark.fault
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, SEEDS))
+@pytest.mark.parametrize("seed", range(1, SEEDS))
 def test_groups_survive_many_kills(seed, tmp_path, free_port):
     assert killed(tmp_path, seed, free_port).published

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 BLOCKING = ("recv", "recv_multipart", "recv_many", "recv_into", "recv_columns", "for", "poll", "wait", "fileno")
 ASYNCIO = ("await recv", "await recv_multipart", "await recv_many", "async for", "await poll")
@@ -97,6 +99,7 @@ def product(kinds: tuple[str, ...] = KINDS, senders: tuple[str, ...] = SENDERS) 
             yield cell
 
 
+@cache
 def chosen() -> list[Scenario]:
     """Few cells that hold every pair of values, but for those of style and kind: each twin meets each kind instead."""
     return _covering(product(), _pairs)
@@ -121,11 +124,18 @@ def _covering(all_cells: Iterable[Scenario], pairs_of: Callable[[Scenario], Iter
     numbers: dict[object, int] = {}
     cells = [(cell, sum(1 << numbers.setdefault(pair, len(numbers)) for pair in pairs_of(cell))) for cell in all_cells]
     missing = (1 << len(numbers)) - 1
+    # The cells by the number of their missing pairs, which was counted before and can only fall.
+    ranked = [(-pairs.bit_count(), number) for number, (_, pairs) in enumerate(cells)]
+    heapq.heapify(ranked)
     found = []
     while missing:
-        best, pairs = max(cells, key=lambda one: (one[1] & missing).bit_count())  # the first of the best, always
-        missing &= ~pairs
-        found.append(best)
+        counted, number = ranked[0]
+        best, pairs = cells[number]
+        count = (pairs & missing).bit_count()
+        if count == -counted:  # the first of the best, always
+            missing &= ~pairs
+            found.append(best)
+        heapq.heapreplace(ranked, (-count, number))
     return found
 
 

@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import runpy
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,8 +15,7 @@ import pytest
 import omq
 
 CORE = Path(omq.__file__).parent / "_core"
-TOOL = SimpleNamespace(**runpy.run_path(str(CORE / "stubs.py")))
-STUBS = dict(TOOL.stubs(CORE))
+STUBS = sorted(CORE.rglob("*.pyi"))
 
 SOURCE = '''"""A module.
 
@@ -133,8 +133,14 @@ def take(values: list[Buffer], *more: bytes, **options: Any) -> Iterator[OmqErro
 '''
 
 
+@cache
+def tool() -> SimpleNamespace:
+    """Returns the module that writes stubs; importing Cython for it takes a second."""
+    return SimpleNamespace(**runpy.run_path(str(CORE / "stubs.py")))
+
+
 def test_a_stub_has_what_python_may_use():
-    assert TOOL.Stub(SOURCE, DECLARATIONS, {}).text == STUB
+    assert tool().Stub(SOURCE, DECLARATIONS, {}).text == STUB
 
 
 @pytest.mark.parametrize(
@@ -146,12 +152,12 @@ def test_a_stub_has_what_python_may_use():
     ],
 )
 def test_a_source_that_declares_too_little_is_refused(source, complaint):
-    with pytest.raises(TOOL.StubError, match=complaint):
-        TOOL.Stub(source, "", {})
+    with pytest.raises(tool().StubError, match=complaint):
+        tool().Stub(source, "", {})
 
 
 def test_stubs_are_up_to_date():
-    assert {path: path.read_text() for path in CORE.rglob("*.pyi")} == STUBS
+    assert {path: path.read_text() for path in STUBS} == dict(tool().stubs(CORE))
 
 
 def named(text: str) -> list[tuple[str, str | None]]:
@@ -172,7 +178,7 @@ def named(text: str) -> list[tuple[str, str | None]]:
 @pytest.mark.parametrize("path", STUBS, ids=[path.stem for path in STUBS])
 def test_what_a_stub_promises_is_there_and_help_agrees(path):
     module = importlib.import_module(".".join(("omq", *path.relative_to(CORE.parent).with_suffix("").parts)))
-    for name, text in named(STUBS[path]):
+    for name, text in named(path.read_text()):
         thing = module
         for part in name.split("."):
             thing = getattr(thing, part)

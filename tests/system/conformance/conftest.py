@@ -207,9 +207,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     The transports have combinations of their own. Modules with `on_each_twin` have values that one twin does not know.
     """
     runs: dict[tuple[object, ...], list[pytest.Function]] = {}
-    folder = Path(__file__).parent
+    folder = f"{Path(__file__).parent}/"
     for item in items:
-        is_ours = isinstance(item, pytest.Function) and folder in item.path.parents and hasattr(item, "callspec")
+        is_ours = isinstance(item, pytest.Function) and str(item.path).startswith(folder) and hasattr(item, "callspec")
         if is_ours and not item.get_closest_marker("slow") and not hasattr(item.module, "on_each_twin"):
             found = item.callspec.params
             if "twin" in found and "endpoint" not in found and len(found) > 1:

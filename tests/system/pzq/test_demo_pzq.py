@@ -22,6 +22,7 @@ def demo(tmp_path: Path, *arguments: str | Path) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_nothing_is_lost_while_the_owner_is_killed(tmp_path: Path) -> None:
     tree = tmp_path / "a directory"
