@@ -174,7 +174,7 @@ class Node:
         in_flight, own = self._in_flight[peer], self.own
         for first, (keys, when) in [one for one in in_flight.items() if one[1][1] < before]:
             del in_flight[first]
-            left = Keys([run for run, _ in own.find(keys)])
+            left = Keys([range_ for range_, _ in own.find(keys)])
             self._unconfirmed[peer][self.name].put(left, None)
             self._asked[peer].update(dict.fromkeys(left, when))
 
@@ -207,7 +207,7 @@ class Node:
             for unconfirmed in self._unconfirmed.values():
                 unconfirmed[self.name].put(keys, None)
         # Consumers may have finished some of them during the write.
-        if late := [key for run in self.acked.find(origin, keys) for key in run.texts()]:
+        if late := [key for range_ in self.acked.find(origin, keys) for key in range_.texts()]:
             self._finish(late)
         if self.remote_acks and (late := [key for key in keys if key in self.remote_acks]):
             self._finish(late)
@@ -222,11 +222,11 @@ class Node:
             new = keys
         else:
             mine = self._unconfirmed[peer][self.name]
-            if in_flight and sum(run.end - run.first for run, _ in mine.find(keys)) < len(keys):
+            if in_flight and sum(range_.end - range_.first for range_, _ in mine.find(keys)) < len(keys):
                 self._requeue_in_flight(peer)
             for key in keys:
                 asked.pop(key, None)
-            new = Keys([run for run, _ in mine.find(keys)])
+            new = Keys([range_ for range_, _ in mine.find(keys)])
         for unconfirmed in self._unconfirmed[peer].values():
             unconfirmed.take(keys)
         if new and self._pending.has(peer, new):
@@ -253,8 +253,8 @@ class Node:
         if origin == self.name:
             self.own.take(keys)
         if origin in self.held:
-            for run, _ in self.held[origin].take(keys):
-                for key in run.texts():
+            for range_, _ in self.held[origin].take(keys):
+                for key in range_.texts():
                     self._add_remote_ack(origin, key, self._unconfirmed_acks)
         self._drop(origin, keys)
         self.acked.add(keys)
@@ -356,10 +356,13 @@ class Node:
     def _classify(self, origin: str, keys: Sequence[str]) -> dict[str, list[str]]:
         """Returns the messages that this node has, wants, and knows as finished."""
         views: dict[str, list[str]] = {"have": [], "want": [], "gone": []}
-        runs, mine = Keys.of(keys), origin == self.name
-        gone = {key for run in self.acked.find(origin, runs) for key in run.texts()}
+        asked, mine = Keys.of(keys), origin == self.name
+        gone = {key for range_ in self.acked.find(origin, asked) for key in range_.texts()}
         have = {
-            key for positions in self._position_maps(origin) for run, _ in positions.find(runs) for key in run.texts()
+            key
+            for positions in self._position_maps(origin)
+            for range_, _ in positions.find(asked)
+            for key in range_.texts()
         }
         for key in keys:
             if key in self.remote_acks or key in gone:
@@ -466,23 +469,23 @@ class Node:
         """Starts dropping an owner's messages that its checkpoints cover."""
         # A node that missed a `REMOVES` still has them, and its sender may be gone. An owner has them after its disk
         # was restored.
-        if runs := [
+        if ranges := [
             *self.acked.find_in_checkpoints(
-                owner, (run for positions in self._position_maps(owner) for run, _ in positions.runs())
+                owner, (range_ for positions in self._position_maps(owner) for range_, _ in positions.ranges())
             )
         ]:
-            self._unscanned[owner] = deque(runs)
+            self._unscanned[owner] = deque(ranges)
 
     def _scan(self) -> None:
         """Drops some replicas that are finished, within `SCAN_LIMIT`."""
         left = SCAN_LIMIT
-        for owner, runs in list(self._unscanned.items()):
+        for owner, ranges in list(self._unscanned.items()):
             due: list[KeyRange] = []
-            while runs and left > 0:
-                left -= runs[0].end - runs[0].first
-                due.append(runs.popleft())
+            while ranges and left > 0:
+                left -= ranges[0].end - ranges[0].first
+                due.append(ranges.popleft())
             self._remove(Keys(due))
-            if not runs:
+            if not ranges:
                 del self._unscanned[owner]
 
     def _has_confirmed(self, owner: str) -> bool:
