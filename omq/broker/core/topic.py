@@ -81,9 +81,11 @@ def check_waiting(scheduler: TopicScheduler, store: AsyncStore, size: int) -> No
         BrokerFailed: The broker is stopping.
     """
     if scheduler.ended:
-        raise BrokerFailed("the broker ends")
+        raise BrokerFailed("the broker is stopping")
     if store.waiting and store.waiting + size > MAX_WAITING_BYTES:
-        raise Busy(f"{store.waiting} bytes of all clients wait for the disk")
+        raise Busy(
+            f"{store.waiting} bytes of all clients wait for the store (limit: {MAX_WAITING_BYTES}); send it again later"
+        )
 
 
 class TimeOffset(NamedTuple):

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from omq.pzq.cluster.keys import KeyRange, Keys, RecentKeys, StoredAt
-from omq.pzq.cluster.leadership import parse_number
+from omq.pzq.cluster.leadership import checked_number
 
 #: Ranges of recent keys, of all owners together.
 MAX_RECENT_RANGES: Final = 65_536
@@ -147,7 +147,7 @@ def parse_checkpoints(given: Any) -> Checkpoints:
 
 
 def _parse_checkpoint(at: Any, given: Any) -> AckCheckpoint:
-    ranges = [(parse_number(first), parse_number(last)) for first, last in given]
+    ranges = [(checked_number("first", first), checked_number("last", last)) for first, last in given]
     if len(ranges) > MAX_RANGES:
         raise ValueError(f"the ack checkpoints have {len(ranges)} ranges; at most {MAX_RANGES} are allowed")
-    return AckCheckpoint(parse_number(at), ranges)
+    return AckCheckpoint(checked_number("at", at), ranges)

@@ -29,9 +29,8 @@ class StaleDirectory(ValueError):
 
     def __init__(self, node: str, known: int) -> None:
         super().__init__(
-            f"the directory of {node} is an older copy that was put back: it does not know of the start at {known} us "
-            "since 1970. Join as a new node: with an empty directory, which the others fill, or under a new name "
-            "(--broadcast-dsn)"
+            f"the directory of {node} is an older copy: it lacks the incarnation {known}. Start the node with an empty "
+            "directory, which the other nodes fill, or under a new name (--broadcast-dsn)"
         )
         self.node = node
 
@@ -210,23 +209,28 @@ class Leadership:
         """
         known = self.peers[peer]
         try:
-            incarnations, number, store = (
-                [*map(parse_number, state["incarnations"])],
-                parse_number(state["number"]),
-                str(state["store"]),
-            )
+            incarnations = [checked_number("incarnations", one) for one in state["incarnations"]]
+            number = checked_number("number", state["number"])
+            store = str(state["store"])
             incarnation = incarnations[-1]
-            stated = state["records"]
-            leaders = {str(owner): (parse_number(epoch), str(name)) for owner, (epoch, name) in (stated or {}).items()}
-            heard = {str(name): (parse_number(run), parse_number(last)) for name, (run, last) in state["heard"].items()}
-            holds = {str(owner): parse_number(count) for owner, count in state["holds"].items()}
+            votes = state["records"]
+            leaders = {
+                str(owner): (checked_number("records", epoch), str(name))
+                for owner, (epoch, name) in (votes or {}).items()
+            }
+            heard = {
+                str(name): (checked_number("heard", incarnation), checked_number("heard", last))
+                for name, (incarnation, last) in state["heard"].items()
+            }
+            holds = {str(owner): checked_number("holds", count) for owner, count in state["holds"].items()}
             timeout = float(state.get("timeout", self.timeout))
-            met_store, met = state["known"].get(self.name, ("", 0))
+            known_store, known_incarnation = state["known"].get(self.name, ("", 0))
             if not timeout > 0:
                 raise ValueError(f"timeout={timeout!r}: must be a number above 0")
         except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as wrong:
             raise ValueError(f"not a valid state of a node: {wrong}") from None
-        _check_copy(self.name, (met_store, parse_number(met)), self.store, self.incarnations)
+        known_incarnation = checked_number("known", known_incarnation)
+        _check_copy(self.name, (known_store, known_incarnation), self.store, self.incarnations)
         _check_copy(peer, self.known.get(peer, ("", 0)), store, incarnations)
         if store == known.store and (incarnation, number) <= (known.incarnation, known.number):
             return False  # late, or a duplicate
@@ -234,7 +238,7 @@ class Leadership:
         self.known[peer] = store, incarnation
         known.last_seen = now
         known.incarnation, known.number, known.store = incarnation, number, store
-        known.unattached, known.leaders = stated is None, leaders
+        known.unattached, known.leaders = votes is None, leaders
         known.receives_from, known.holds, known.timeout = frozenset(heard), holds, timeout
         mine, last = heard.get(self.name, (0, 0))
         known.knows_us = mine == self.incarnation
@@ -341,12 +345,12 @@ def _check_copy(node: str, known: Known, store: str, incarnations: Sequence[int]
         raise StaleDirectory(node, known[1])
 
 
-def parse_number(value: Any) -> int:
-    """Returns a number from a message, checked.
+def checked_number(name: str, value: Any) -> int:
+    """Returns a number from a message.
 
     Raises:
         ValueError: The value is not a valid number.
     """
     if not isinstance(value, int) or not 0 <= value < MAX_NUMBER:
-        raise ValueError(f"{value!r:.40}: must be a whole number, 0 to {MAX_NUMBER - 1}")
+        raise ValueError(f"{name}={value!r:.40}: must be a whole number, 0 to {MAX_NUMBER - 1}")
     return value

@@ -310,7 +310,7 @@ class Node:
             StaleDirectory: The directory of the sender, or of this node, is an older copy.
         """
         if not isinstance(body, dict) or (sender := str(body.get("from"))) not in self.leadership.peers:
-            raise ValueError(f"{kind} is not from one of nodes: the sender uses another name or port for itself")
+            raise ValueError(f"{kind} is not from one of the nodes: the sender uses another name or port for itself")
         match kind:
             case "KALV":
                 self._receive_keep_alive(sender, body, now)

@@ -70,7 +70,7 @@ def check_columns(settings: SocketSettings, columns: Mapping[str, str | None]) -
     if "topic" in columns and settings.socket != "PUB":
         raise omq.OptionError(f"column 'topic': it is for a PUB, not for a {settings.socket}")
     if "topic" in columns and settings.topic is not None:
-        raise omq.OptionError("option 'topic' and column 'topic' exclude each other")
+        raise omq.OptionError("option 'topic' and column 'topic' exclude each other; use one of them")
 
 
 class Sender:
