@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 import omq
 from omq.spark.errors import hidden_traceback
-from omq.spark.live.peers import POLL_INTERVAL_S, Peers
+from omq.spark.live.peers import MAX_EVENT_WAIT_S, Peers
 from omq.spark.live.rpc import is_same_user
 from omq.spark.live.settings import SocketSettings
 from omq.spark.options import STREAM_WRITE
@@ -93,7 +93,7 @@ class Sender:
         seconds, fails = settings.connect_timeout, settings.fail_on_connect_timeout
         if settings.connect and not settings.bind and seconds is not None:
             peers = Peers(self.socket, ",".join(settings.connect), seconds, fails)
-            peers.wait(seconds + POLL_INTERVAL_S)
+            peers.wait(seconds + MAX_EVENT_WAIT_S)
             peers.close()
         if settings.subscribers:
             try:
