@@ -449,7 +449,7 @@ class Endpoints:
     # ------------------------------------------------------------------ the end
 
     def revive(self) -> None:
-        """Dials on if the end of the program has cancelled all tasks of the loop."""
+        """Dials again if the end of the program has cancelled all tasks of the loop."""
         for dialer in [*self._dialling(), *self.leaving]:
             dialer.revive()
 
@@ -459,7 +459,7 @@ class Endpoints:
             one.leave_loop()
 
     def enter_loop(self) -> None:
-        """Goes on in another loop, after the sessions."""
+        """Continues in another loop, after the sessions."""
         for one in self._all():
             one.enter_loop()
 

@@ -393,10 +393,10 @@ class Topic:
         return state.messages(0, self.last), state.bytes
 
     def refresh(self) -> None:
-        """Takes account of messages that the store has dropped by age."""
+        """Updates the work queues after the store has dropped messages."""
 
     def acknowledged(self, group: str, floor: int) -> None:
-        """Takes account of the ack floor of a consumer group, which is durable."""
+        """Records the durable ack floor of a consumer group."""
 
     def count_published(self, count: int, size: int) -> None:
         """Counts messages that were appended, committed or moved to the topic."""

@@ -332,7 +332,7 @@ class ClusterDriver:
         return self._settings.admits(remote)
 
     def stored(self, write: Append, asked: list[ProducerRequest]) -> None:
-        """Takes stored messages of producers, which are answered once they are replicated."""
+        """Handles stored messages of producers, which are answered once they are replicated."""
         if self._aside:
             self._producer_server.accept(asked, NOT_REPLICATED.encode())
             return

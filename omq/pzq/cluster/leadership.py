@@ -1,4 +1,4 @@
-"""The leaders of queues: epochs, candidacies and leases."""
+"""The leaders of queues: epochs, votes and leases."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Peer:
         leaders: The leaders that it votes for, by owner.
         receives_from: The nodes that it receives from.
         holds: The number of its replicas by owner.
-        timeout: The seconds after which it takes others for silent.
+        timeout: The seconds without a keep-alive after which it considers another node silent.
     """
 
     last_seen: float
@@ -125,7 +125,7 @@ class Leadership:
         return self._unattached
 
     def alive(self, peer: str, now: float) -> bool:
-        """Returns whether a peer has sent lately."""
+        """Returns whether a peer has sent a keep-alive within the timeout."""
         known = self.peers[peer]
         return known.incarnation > 0 and now - known.last_seen <= self.timeout
 
@@ -137,7 +137,7 @@ class Leadership:
         return now - self.peers[peer].last_seen > self.timeout
 
     def alive_peers(self, now: float) -> list[str]:
-        """Returns the peers that have sent lately."""
+        """Returns the peers that have sent a keep-alive within the timeout."""
         return [peer for peer in self.peers if self.alive(peer, now)]
 
     def sees_majority(self, now: float) -> bool:
@@ -193,7 +193,7 @@ class Leadership:
             "incarnations": self.incarnations,
             "number": self._number,
             "store": self.store,
-            "records": None if self._unattached else {owner: list(record) for owner, record in self.leaders.items()},
+            "records": None if self._unattached else {owner: list(vote) for owner, vote in self.leaders.items()},
             "heard": {peer: [it.incarnation, it.number] for peer, it in self.peers.items() if self.alive(peer, now)},
             "holds": holds,
             "timeout": self.timeout,
@@ -201,7 +201,7 @@ class Leadership:
         }
 
     def receive(self, peer: str, state: dict[str, Any], now: float) -> bool:
-        """Takes a keep-alive; returns whether the peer has another incarnation or store than before.
+        """Records a keep-alive; returns whether the peer has another incarnation or store than before.
 
         Raises:
             ValueError: The state is not valid.
@@ -261,7 +261,7 @@ class Leadership:
         moved = False
         for owner in self.nodes:
             mine = self.leader_epoch(owner)
-            wanted = self._candidate(owner, mine, now)
+            wanted = self._highest_claim(owner, mine, now)
             if wanted is not None and self._may_follow(owner, mine, wanted, now, has_confirmed):
                 self.leaders[owner] = mine = wanted
                 moved = True
@@ -285,12 +285,12 @@ class Leadership:
                 self.leaders[owner] = max(stated)
         return True
 
-    def _candidate(self, owner: str, mine: LeaderEpoch, now: float) -> LeaderEpoch | None:
-        """Returns the highest candidacy of a living peer with a later epoch than this node's vote."""
+    def _highest_claim(self, owner: str, mine: LeaderEpoch, now: float) -> LeaderEpoch | None:
+        """Returns the highest claim with a later epoch than this node's vote, of a peer that is alive."""
         claims = [
-            record
+            vote
             for name, peer in self.peers.items()
-            if (record := peer.leaders.get(owner)) and record[1] == name and record[0] > mine[0]
+            if (vote := peer.leaders.get(owner)) and vote[1] == name and vote[0] > mine[0]
             if self.alive(name, now)
         ]
         return max(claims, default=None)
@@ -320,7 +320,7 @@ class Leadership:
         if not self.sees_majority(now):
             return False
         if owner == self.name:
-            # Overrule a failed candidacy only once the candidate receives from this node: before, it would claim again.
+            # Overrule a failed claim only once its node receives from this node: before, that would claim again.
             return not self.leased(owner, now) or any(
                 self.alive(name, now) and self.name in peer.receives_from and peer.leaders.get(owner, mine)[0] > mine[0]
                 for name, peer in self.peers.items()
@@ -332,11 +332,11 @@ class Leadership:
         leader = mine[1]
         if leader != self.name and not self.silent(leader, now):
             return False
-        living = self.alive_peers(now)
-        cut_off = [peer for peer in living if not self.peers[peer].receives_from & {owner, leader} - {self.name}]
+        alive = self.alive_peers(now)
+        cut_off = [peer for peer in alive if not self.peers[peer].receives_from & {owner, leader} - {self.name}]
         if len(cut_off) + 1 < self.majority:
             return False  # a majority does not miss it
-        return all(self.name < peer for peer in living if self.peers[peer].holds.get(owner))
+        return all(self.name < peer for peer in alive if self.peers[peer].holds.get(owner))
 
 
 def _check_copy(node: str, known: Known, store: str, incarnations: Sequence[int]) -> None:
@@ -349,7 +349,7 @@ def checked_number(name: str, value: Any) -> int:
     """Returns a number from a message.
 
     Raises:
-        ValueError: The value is not a valid number.
+        ValueError: The value is not a valid number; the text has the name of its field.
     """
     if not isinstance(value, int) or not 0 <= value < MAX_NUMBER:
         raise ValueError(f"{name}={value!r:.40}: must be a whole number, 0 to {MAX_NUMBER - 1}")

@@ -146,7 +146,7 @@ class Node:
     # ------------------------------------------------------------------ messages
 
     def produced(self, keys: Sequence[str], position: int, now: float) -> None:
-        """Takes messages of producers that are stored, the first of them at *position*, the others after it."""
+        """Records stored messages of producers, the first of them at *position*, the others after it."""
         keys = Keys.of(keys)
         self.own.add(keys, position)
         if not self._replicas:
@@ -161,7 +161,7 @@ class Node:
                 unconfirmed[self.name].put(keys, None)
 
     def produced_again(self, key: str, now: float) -> None:
-        """Takes a repeated message that is stored and not finished."""
+        """Handles a repeated message that is stored and not finished."""
         if key not in self._pending:  # else its answer is still pending
             for peer in self._in_flight:
                 self._requeue_in_flight(peer)
@@ -179,7 +179,7 @@ class Node:
             self._asked[peer].update(dict.fromkeys(left, when))
 
     def unsent(self, peer: str, keys: Sequence[str]) -> None:
-        """Takes messages that could not be sent to a peer when they were stored: it will be asked about them."""
+        """Handles messages that could not be sent to a peer when they were stored: it will be asked about them."""
         del self._in_flight[peer][keys[0]]
         self._unconfirmed[peer][self.name].put(keys, None)
 
@@ -197,7 +197,7 @@ class Node:
         return Keys.of(self._classify(origin, keys)["want"])
 
     def stored(self, origin: str, keys: Sequence[str], position: int, now: float) -> None:
-        """Takes replicas that are stored, the first of them at *position*, the others after it."""
+        """Records stored replicas, the first of them at *position*, the others after it."""
         keys = Keys.of(keys)
         if origin not in self.held:
             self.held[origin] = PositionMap()
@@ -213,7 +213,7 @@ class Node:
             self._finish(late)
 
     def replicated(self, peer: str, keys: Sequence[str], now: float) -> None:
-        """Takes a peer's acknowledgement of replicas."""
+        """Handles a peer's acknowledgement of replicas."""
         keys = Keys.of(keys)
         in_flight, asked = self._in_flight[peer], self._asked[peer]
         first = keys[0]
@@ -248,7 +248,7 @@ class Node:
             self.actions.append(Answer(keys, done))
 
     def consumed(self, origin: str, keys: Sequence[str]) -> None:
-        """Takes messages that consumers have finished here."""
+        """Handles messages that consumers have finished here."""
         keys = Keys.of(keys)
         if origin == self.name:
             self.own.take(keys)
@@ -261,7 +261,7 @@ class Node:
         self._broadcast("REMOVES", keys=list(keys))
 
     def lost(self, origin: str, keys: Iterable[str]) -> None:
-        """Takes messages that the store cannot read, and requests them from others."""
+        """Handles messages that the store cannot read, and requests them from others."""
         keys = Keys.of(keys)
         for positions in self._position_maps(origin):
             positions.take(keys)
@@ -303,7 +303,7 @@ class Node:
     # ------------------------------------------------------------------ messages of other nodes
 
     def receive(self, kind: str, body: Any, now: float) -> None:
-        """Takes a message of another node (see `omq.pzq.cluster` for all kinds).
+        """Handles a message of another node (see `omq.pzq.cluster` for all kinds).
 
         Raises:
             ValueError: The message is malformed, or its sender is not a node of this cluster.
@@ -333,7 +333,7 @@ class Node:
         self._update_leaders(now)
 
     def receive_checkpoints(self, checkpoints: Checkpoints) -> None:
-        """Takes ack checkpoints of owners."""
+        """Handles ack checkpoints of owners."""
         known = {owner: own for owner, own in checkpoints.items() if owner in self.leadership.nodes}
         for owner in self.acked.merge(known, self.name):
             self._begin_scan(owner)
@@ -374,7 +374,7 @@ class Node:
         return views
 
     def _receive_gone(self, sender: str, origin: str, keys: list[str]) -> None:
-        """Takes messages that consumers of the sender have finished."""
+        """Handles messages that consumers of the sender have finished."""
         self._finish(keys)
         if origin != self.name:
             # The owner may come back while the sender, which has the remote ack, is away.
@@ -412,7 +412,7 @@ class Node:
         self._update_leaders(now)
 
     def _confirm_remote_ack(self, peer: str, key: str) -> None:
-        """Takes a peer's confirmation of a remote ack."""
+        """Handles a peer's confirmation of a remote ack."""
         owner = self.remote_acks[key]
         self._unconfirmed_acks[peer][owner].take([key])
         if not any(key in by_owner[owner] for by_owner in self._unconfirmed_acks.values()):

@@ -171,7 +171,7 @@ class _ReplicaStream:
 
     Args:
         peer: The name of the peer.
-        timeout: Seconds after which an answer is taken for lost.
+        timeout: Seconds after which an answer counts as lost.
 
     Attributes:
         bytes: Bytes of replicas that wait to be sent.
