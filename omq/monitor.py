@@ -43,11 +43,11 @@ class MonitorBase(EventQueue):
 
 
 class Monitor(MonitorBase, SyncEventQueue):
-    """The events of a blocking socket, in order. Iterate over it, or call `recv`. Threads may share it.
+    """A queue of the events of a blocking socket, in order. Iterate over it, or call `recv`. Threads may share it.
 
-    It queues at most `limit` events: a reader that falls behind loses the oldest, and finds an event `missed` with
-    their number in their place. The socket never waits for a monitor, and does not keep a monitor alive.
-    The last event is `monitor_stopped`, when the socket is closed.
+    It holds at most `limit` events. If it is full, it drops the oldest events, and one event `missed` with their count
+    replaces them. The socket never waits for a monitor, and does not keep a monitor alive. The last event is
+    `monitor_stopped`, when the socket is closed.
     """
 
     def __enter__(self) -> Self:

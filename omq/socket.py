@@ -368,7 +368,10 @@ class Socket(SocketBase, IoThreadClose, SyncCore):
             self._close_here(seconds)
             return None
         if self.lock.mine and self._io is not None:
-            raise StateError("this thread is in a call of the socket: close it after that call")
+            raise StateError(
+                "this thread is inside a call of this socket, such as in a signal handler; "
+                "close the socket after that call returns"
+            )
         self._mark_closed()
         if self._engine.closed:
             return None

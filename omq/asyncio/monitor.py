@@ -23,11 +23,11 @@ class LoopBound(Protocol):
 
 
 class Monitor(MonitorBase):
-    """The events of an asyncio socket, in order. Iterate over it with `async for`, or await `recv`.
+    """A queue of the events of an asyncio socket, in order. Iterate over it with `async for`, or await `recv`.
 
-    It queues at most `limit` events: a reader that falls behind loses the oldest, and finds an event `missed` with
-    their number in their place. The socket never waits for a monitor, and does not keep a monitor alive. The last event
-    is `monitor_stopped`, when the socket is closed.
+    It holds at most `limit` events. If it is full, it drops the oldest events, and one event `missed` with their count
+    replaces them. The socket never waits for a monitor, and does not keep a monitor alive. The last event is
+    `monitor_stopped`, when the socket is closed.
     """
 
     def __init__(self, engine: Engine, limit: int, owner: LoopBound) -> None:

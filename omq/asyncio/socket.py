@@ -374,7 +374,10 @@ class Socket(SocketBase, AsyncCore):
                 work.close()
 
     def leave_to_io_thread(self, linger: Any) -> None:
-        """Closes the socket on the I/O thread if no loop can, because its context is about to be terminated."""
+        """Closes the socket on the I/O thread if its own loop does not run.
+
+        `Context.term` calls this before it terminates the context.
+        """
         if not (self._engine.has_loop and self._engine.loop.is_running()):
             self._close_on_io_thread(linger)
 

@@ -142,9 +142,9 @@ def parse_settings(words: Iterable[str]) -> dict[str, int | float | str | list[i
     for word in words:
         key, mark, value = word.partition("=")
         if not mark:
-            raise ConfigError(f"{shown(word)}: is not a valid SETTING=VALUE, such as max_age=3600")
+            raise ConfigError(f"{shown(word)} is not a valid setting; expected SETTING=VALUE, such as max_age=3600")
         if key in settings:
-            raise ConfigError(f"{key} = {shown(value)}: is given twice")
+            raise ConfigError(f"{key}={shown(value)}: duplicate; give it once")
         settings[key] = value if key in _TEXTS else _numbers(value) if "," in value else _number(value)
     return settings
 
@@ -250,7 +250,7 @@ def read_config(path: str | os.PathLike[str], *, security: SecurityFiles | None 
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not valid TOML: {error}") from None
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
     try:
         config = _config(content, Path(path).parent, security)
         return replace(config, topics=tuple(replace(topic, place=f"{path}: {topic.place}") for topic in config.topics))
@@ -353,7 +353,7 @@ def _topics(content: dict[str, Any]) -> Iterable[TopicSpec]:
         except ConfigError as fault:
             raise ConfigError(f"{at}: {fault}") from None
         if spec.name in seen:
-            raise ConfigError(f"{at}: name = {shown(spec.name)}: is given twice")
+            raise ConfigError(f"{at}: name = {shown(spec.name)}: duplicate; give it once")
         seen.add(spec.name)
         yield replace(spec, place=at)
 
@@ -402,7 +402,7 @@ def _user_limits(content: dict[str, Any], security: SecurityFiles) -> Iterable[U
             limit = UserLimit(**row)
             _check_who(limit.who, security.mechanism)
             if limit.who in seen:
-                raise _InvalidValue("who", limit.who, "is given twice")
+                raise _InvalidValue("who", limit.who, "duplicate; give it once")
             if limit.connections is not None and security.mechanism == "null":
                 raise _InvalidValue(
                     "connections", limit.connections, "without [security] clients have no users: use [limits]"

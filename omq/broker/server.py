@@ -135,7 +135,7 @@ class AsyncServer:
                 try:
                     from omq.broker.http.server import HttpServer
                 except ModuleNotFoundError as missing:
-                    raise missing_extra("the broker", missing, "broker") from None
+                    raise missing_extra(f"http={self._http!r}", missing, "broker") from None
 
                 await self._open("http", HttpServer(self.broker.summary, self.broker.topic_stats), self._http)
         except BaseException:

@@ -58,7 +58,7 @@ class ConnectionLimiter:
 
     def _surplus(self, count: int) -> str | None:
         limit = self._options.max_connections
-        return None if limit is None or count < limit else f"there are max_connections={limit} already"
+        return None if limit is None or count < limit else f"max_connections={limit} is reached"
 
     @property
     def full(self) -> bool:

@@ -79,21 +79,27 @@ class DialerBase(StateMachine[DialerState]):
 
     @property
     def wanted(self) -> bool:
-        """Returns whether a connection is needed."""
+        """Returns whether the dialer must connect.
+
+        The socket wants peers, or the dialer is leaving and still has messages.
+        """
         return bool(self.messages) if self.leaving else self.engine.wants_peers
 
     def revive(self) -> None:
-        """Dials on if the end of the program has cancelled all tasks of the loop, including this dialer's."""
+        """Dials again if the end of the program has cancelled all tasks of the loop, including this dialer's."""
 
     def leave_loop(self) -> None:
-        """Stops the timer: the loop ends, or has ended. In the next loop, messages have as long as `close` waits."""
+        """Stops the timer, because the loop ends or has ended.
+
+        In the next loop, unsent messages have until the end of `close`.
+        """
         if self._timer is not None:
             if self.engine.in_loop:
                 self._timer.cancel()
             self._timer = None
 
     def enter_loop(self) -> None:
-        """Goes on in another loop, after the sessions."""
+        """Continues in another loop, after the sessions."""
         raise NotImplementedError
 
     def go_on(self, target: DialerState) -> None:

@@ -159,7 +159,7 @@ class Endpoints:
     def stop_listening(self) -> None:
         """Unbinds everything."""
         for name in list(self.listeners):
-            self._unlisten(self.listeners.pop(name), "the interpreter ends")
+            self._unlisten(self.listeners.pop(name), "the interpreter is exiting")
 
     def _unlisten(self, listener: _AnyListener, reason: str) -> None:
         listener.close()
@@ -321,11 +321,11 @@ class Endpoints:
         for one in itertools.chain(self.listeners.values(), self.open_dialers()):
             held = isinstance(one, Listener) or (isinstance(one, Dialer) and one.holds_given)
             if held and one.options.use_fd == fd:
-                raise OptionError(f"option use_fd={fd}: is in use for {one.endpoint} already")
+                raise OptionError(f"option use_fd={fd} is already used for {one.endpoint}; open another descriptor")
         if self._fd_used and fd == self._engine.options.use_fd:
             # It may be closed by now, and its number reused for another descriptor, such as one of our own.
             raise OptionError(
-                f"option use_fd={fd} of the socket: was used by a call already: pass one to each call instead"
+                f"option use_fd={fd} of the socket was already used by a call; pass one to each call instead"
             )
 
     def _record_descriptor(self, fd: int | None) -> None:
@@ -449,7 +449,7 @@ class Endpoints:
     # ------------------------------------------------------------------ the end
 
     def revive(self) -> None:
-        """Dials on if the end of the program has cancelled all tasks of the loop."""
+        """Dials again if the end of the program has cancelled all tasks of the loop."""
         for dialer in [*self._dialling(), *self.leaving]:
             dialer.revive()
 
@@ -459,7 +459,7 @@ class Endpoints:
             one.leave_loop()
 
     def enter_loop(self) -> None:
-        """Goes on in another loop, after the sessions."""
+        """Continues in another loop, after the sessions."""
         for one in self._all():
             one.enter_loop()
 

@@ -94,7 +94,7 @@ class Heartbeat:
             liveness.due = math.inf
 
     def pinged(self, session: ConnectedSession, ttl: int) -> None:
-        """Takes the TTL of a PING that differs from the one before. On the loop's thread.
+        """Applies the changed TTL of a PING. On the loop's thread.
 
         Args:
             session: The session that received the PING.

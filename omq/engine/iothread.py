@@ -261,7 +261,7 @@ class IoThread:
             sleep(_POLL_INTERVAL_S)
 
     def abandon(self) -> None:
-        """Lets the thread end in its own time and close what belongs to it: nothing else uses that any more."""
+        """Lets the thread end by itself and close its descriptors, which nothing else uses any more."""
         self._abandoned = self._stopping = True
         if self._up.is_set and not self.over:  # otherwise the thread checks `_stopping`
             with contextlib.suppress(RuntimeError):  # the loop is closed

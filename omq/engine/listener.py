@@ -68,7 +68,7 @@ class Listener(StateMachine[ListenerState]):
                 self.engine.loop.remove_reader(sock.fileno())
 
     def enter_loop(self) -> None:
-        """Goes on in another loop."""
+        """Continues in another loop."""
         self._limiter.enter_loop()
         if self.state is ListenerState.ACCEPTING:
             self._watch()

@@ -82,7 +82,7 @@ class SessionBase(StateMachine[ConnectionState]):
         """Does nothing before a loop ends."""
 
     def enter_loop(self) -> None:
-        """Goes on in another loop."""
+        """Continues in another loop."""
         if not self.is_over:
             self.ended = self.engine.loop.create_future()
 

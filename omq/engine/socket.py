@@ -179,7 +179,7 @@ class Engine(StateMachine[SocketState]):
             self._over.set_result(None)
 
     def enter_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Goes on in another loop, which runs in this thread: there, accepted messages leave and `close` waits."""
+        """Continues in another loop, which runs in this thread: accepted messages are sent and `close` waits there."""
         if self.closed:
             return
         self.loop = loop

@@ -255,7 +255,7 @@ class WireSession(StateMachine[ConnectionState]):
             self._write(handshake.failure())
             self.end(error)
             return
-        if handshake.peer_may_send and not self._may_answer():
+        if handshake.peer_may_send and not self._claim_place():
             return
         self._write(answer)
         if self.state is not _HANDSHAKING:
@@ -270,8 +270,8 @@ class WireSession(StateMachine[ConnectionState]):
             self._unwatch()
             self._admission = self.engine.spawn(self._decide(handshake.question), "omq admission")
 
-    def _may_answer(self) -> bool:
-        """Returns whether the handshake may finish; if not, ends it before the peer can send a message."""
+    def _claim_place(self) -> bool:
+        """Claims a place for the connection, once; returns false, and ends the session, if there is none."""
         if self._limiter is None or self._answered:
             return True
         refusal = self._refusal(b"") or self._limiter.claim(self)
@@ -344,7 +344,7 @@ class WireSession(StateMachine[ConnectionState]):
         info = self._handshake.peer
         if self.is_named or info.identity:
             self.identity = self.options.peer_identity if self.is_named else info.identity
-        if not self._may_answer():  # not asked yet for a type without a handshake
+        if not self._claim_place():  # a type without a handshake has not claimed a place yet
             return
         refusal = self._refusal(info.identity)
         if refusal is not None:
@@ -620,7 +620,7 @@ class WireSession(StateMachine[ConnectionState]):
         self._timer = self._admission = self._ended = None
 
     def enter_loop(self) -> None:
-        """Goes on in another loop. If it is leaving, it has as long as `close` waits there."""
+        """Continues in another loop. There, a session that is leaving has as long as `close` waits."""
         if self.state is _HANDSHAKING:
             timeout = self.options.handshake_timeout
             if timeout is not None and self._limiter is None:

@@ -24,7 +24,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(_read_text(path))
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: is not valid TOML: {error}") from None
+        raise UsageError(f"{path} is not valid TOML: {error}") from None
 
 
 def read_message(path: Path, kind: type[_M]) -> _M:

@@ -258,11 +258,11 @@ class RegexHandler(Handler):
 
 def _compiled(name: str, pattern: str) -> re.Pattern[str]:
     if not isinstance(pattern, str):
-        raise UsageError(f"{name}={pattern!r}: is not a valid regular expression: must be a string")
+        raise UsageError(f"{name}={pattern!r} is not a valid regular expression: must be a string")
     try:
         return re.compile(pattern, re.DOTALL)  # a group may contain a line feed
     except (re.error, OverflowError, RecursionError) as error:
-        raise UsageError(f"{name}={pattern!r}: is not a valid regular expression: {error}") from None
+        raise UsageError(f"{name}={pattern!r} is not a valid regular expression: {error}") from None
 
 
 def parse_error_text(identifier: Identifier, fault: BaseException) -> str:

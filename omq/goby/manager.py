@@ -73,7 +73,7 @@ class Hold:
         return True
 
     def keep_ready(self, name: str) -> None:
-        """Marks a client as ready for good."""
+        """Marks a required client as permanently ready; it need not report again."""
         if name in self.required:
             self._permanent.add(name)
 

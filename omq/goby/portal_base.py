@@ -174,7 +174,7 @@ class PortalBase(Generic[_Subscription]):
             reason = f"must be seconds above 0, at most {threading.TIMEOUT_MAX:g}"
             raise UsageError(f"manager_timeout={manager_timeout!r}: {reason}").about("manager_timeout")
         if transport == "tcp" and port == 0:
-            raise UsageError("port=0: is not a valid port of a manager").about("port")
+            raise UsageError("port=0 is not a valid port of a manager").about("port")
         self._name = name
         self._pid = os.getpid()
         self._manager_timeout = manager_timeout

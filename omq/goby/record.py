@@ -188,7 +188,7 @@ class Recording:
         self.valid_bytes = len(begin)
         if begin != MAGIC:
             self._file.close()
-            raise UsageError(f"{os.fspath(path)}: is not a recording of a bus")
+            raise UsageError(f"{os.fspath(path)} is not a recording of a bus")
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         while head := self._file.read(_HEADER.size):

@@ -153,7 +153,7 @@ def read_delivery(frames: list[bytes]) -> tuple[bytes, int, int, list[bytes]]:
 
 
 def pack(parts: list[bytes]) -> bytes:
-    """Returns a record of several parts: the body has all of them, the key the end of each."""
+    """Encodes a message of several parts as one record. The record's key field has the end offset of each part."""
     ends = []
     end = 0
     for part in parts:
@@ -162,12 +162,17 @@ def pack(parts: list[bytes]) -> bytes:
     return encode_record(b"".join(parts), struct.pack(f"<{len(ends)}I", *ends))
 
 
-def unpack(body: bytes, key: bytes | None) -> list[bytes]:
-    """Returns the parts of a record; without a key it has one."""
-    if key is None:
+def unpack(body: bytes, ends: bytes | None) -> list[bytes]:
+    """Returns the parts of a stored message.
+
+    Args:
+        body: The body of its record.
+        ends: The key field of its record: the end offset of each part. `None`: the message has one part.
+    """
+    if ends is None:
         return [body]
-    ends = struct.unpack(f"<{len(key) // 4}I", key)
-    return [body[begin:end] for begin, end in pairwise((0, *ends))]
+    offsets = struct.unpack(f"<{len(ends) // 4}I", ends)
+    return [body[begin:end] for begin, end in pairwise((0, *offsets))]
 
 
 def key_format(store: str, topic: int) -> bytes:

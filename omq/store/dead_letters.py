@@ -20,7 +20,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def dead_letter(record: bytes, topic: str, write: MoveToDeadLetter, now: int) -> bytes:
-    """Returns the record of a dead letter: the message with the headers of its move, or as it is if that has no reason.
+    """Returns the record of a dead letter: the message with the headers of the move.
+
+    If the move has no reason, the message is unchanged.
 
     Args:
         record: The message.

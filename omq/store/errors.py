@@ -49,6 +49,18 @@ class UnknownTopic(StoreError):
     """Raised when no topic has the id."""
 
 
+class UnknownGroup(StoreError):
+    """Raised when a topic has no such consumer group.
+
+    Args:
+        topic_id: The id of the topic.
+        group: The name of the group.
+    """
+
+    def __init__(self, topic_id: int, group: str) -> None:
+        super().__init__(f"topic {topic_id} has no consumer group {group!r}; create it with SetGroup")
+
+
 class NotAllowed(StoreError):
     """Raised when a commit includes a topic to which its client may not publish.
 

@@ -105,7 +105,7 @@ class Append(Write):
 
 @dataclass(slots=True, eq=False)
 class MakeTopic(Write):
-    """Creates a topic, or finds the one of this name, whatever settings that has (compare `topics()`).
+    """Creates a topic, or finds the existing one of this name with any settings (compare `topics()`).
 
     Attributes:
         name: The name.
@@ -292,7 +292,15 @@ class DeleteGroup(Write):
 
 @dataclass(slots=True, eq=False)
 class Stage(Write):
-    """Stores records in a named stage until a commit publishes them. A repeated sequence (1 or more) is ignored."""
+    """Stores records in a named stage until a commit publishes them.
+
+    Attributes:
+        topic_id: The id of the topic.
+        records: The records.
+        count: The number of records.
+        stage: The name of the stage.
+        sequence: Records whose sequence the stage already has are ignored. 0: the next one, so nothing is deduplicated.
+    """
 
     topic_id: int
     records: bytes | memoryview
@@ -559,7 +567,7 @@ class Store(Protocol):
         """Returns the ack floors of the consumer groups of each topic that has any, by topic id."""
 
     def age(self, topic_id: int, id: int) -> float:
-        """Returns the age of a message as `max_age` counts it: the seconds since the store has it.
+        """Returns the age of a message as `max_age` counts it: the seconds since it was stored.
 
         Args:
             topic_id: The id of the topic.

@@ -25,6 +25,7 @@ from omq.store.errors import (
     StoreClosed,
     StoreError,
     TopicFull,
+    UnknownGroup,
     UnknownTopic,
     without_traceback,
 )
@@ -151,13 +152,13 @@ class MemoryTopic:
         return producer
 
     def acks_of(self, group: str) -> AckSet:
-        """Returns the ack set of a group; of the work queue with an empty name. Raises `StoreError`."""
+        """Returns the ack set of a group; of the work queue with an empty name. Raises `UnknownGroup`."""
         if not group:
             return self.ack_set
         check_reader_name(group, "group")
         acks = self.groups.get(group)
         if acks is None:
-            raise StoreError(f"topic {self.id} has no consumer group {group!r}")
+            raise UnknownGroup(self.id, group)
         return acks
 
     def ack_floors(self) -> dict[str, int]:

@@ -57,8 +57,12 @@ def _check(sock: socket.socket, families: Collection[int], *, listens: bool) -> 
         names = " or ".join(sorted(socket.AddressFamily(family).name for family in families))
         raise ValueError(f"this endpoint takes {names}, but it is {socket.AddressFamily(sock.family).name}")
     if sock.type != socket.SOCK_STREAM:
-        raise ValueError(f"it is {socket.SocketKind(sock.type).name}, not SOCK_STREAM")
+        raise ValueError(f"its type is {socket.SocketKind(sock.type).name}, not SOCK_STREAM")
     if bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)) is not listens:
-        raise ValueError("it listens" if not listens else "it does not listen")
+        raise ValueError(
+            "it is not a listening socket; bind needs one"
+            if listens
+            else "it is a listening socket; connect needs a connected one"
+        )
     if not listens:
         sock.getpeername()

@@ -385,7 +385,7 @@ def _remover(path: str, identity: tuple[int, int], directory: str | None = None)
 def _parse(rest: str, bind: bool) -> IpcEndpoint:
     if rest == "*":
         if not bind:
-            raise ValueError("path '*' is for binding only")
+            raise ValueError("path '*' is only for binding")
         return IpcEndpoint(None)
     if rest == "@":
         raise ValueError("the abstract name is empty")

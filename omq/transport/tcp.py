@@ -529,7 +529,7 @@ def _parse(rest: str, bind: bool) -> TcpEndpoint:
     if not semicolon:
         return TcpEndpoint(*parse_address(target, wildcards=bind))
     if bind:
-        raise ValueError("a source address (before the semicolon) is for connecting only")
+        raise ValueError("a source address (before the semicolon) is only for connecting")
     host, port = parse_address(origin, wildcards=True)
     return TcpEndpoint(*parse_address(target, wildcards=False), source=(host or "*", port))
 
@@ -544,7 +544,7 @@ def parse_address(text: str, *, wildcards: bool) -> tuple[str | None, int]:
 def _port(text: str, wildcards: bool) -> int:
     if text == "*" or (text.isascii() and text.isdigit() and not text.strip("0")):
         if not wildcards:
-            raise ValueError(f"port {shown(text)} is for binding only")
+            raise ValueError(f"port {shown(text)} is only for binding")
         return 0
     # The length is checked first, because int() refuses thousands of digits with an error of its own.
     if not (text.isascii() and text.isdigit()) or len(text) > 5 or int(text) > 65535:
@@ -555,7 +555,7 @@ def _port(text: str, wildcards: bool) -> int:
 def parse_host(text: str, wildcards: bool) -> str | None:
     if text == "*":
         if not wildcards:
-            raise ValueError("host '*' is for binding only")
+            raise ValueError("host '*' is only for binding")
         return None
     if not text:
         raise ValueError("the host is missing")

@@ -562,7 +562,7 @@ def _of_node(node: Node, now: float) -> Any:
             for owner, (it, when) in node._compared.items()
         ),
         asked,
-        [(run, sorted(having), until - now) for run, (having, until) in node._pending._messages.runs()],
+        [(range_, sorted(having), until - now) for range_, (having, until) in node._pending._messages.ranges()],
         sorted(node.remote_acks),
         [
             (owner, peer, list(doubt.keys), _ago(now, doubt.since) if doubt.keys else 0)

@@ -1,4 +1,4 @@
-"""Keys that are kept as runs, compared with a dict that has them one by one."""
+"""Keys that are kept as ranges, compared with a dict that has them one by one."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from omq.pzq.cluster.keys import KeyMap, Keys, KeysById, PositionMap, RecentKeys
 from tests.support.hypothesis_profiles import examples
 
 HEADS = [f"{when}|0123abcd-4567-8007-{number:04x}-" for when, number in ((17, 0x8000), (170, 0xBFFF))]
-RUNS = st.builds(
+RANGES = st.builds(
     lambda head, first, count: [f"{head}{number:012x}" for number in range(first, min(first + count, 1 << 48))],
     st.sampled_from(HEADS),
     st.one_of(st.integers(0, 20), st.integers((1 << 48) - 8, (1 << 48) - 1)),
     st.integers(1, 8),
 )
-KEYS = st.lists(RUNS, min_size=1, max_size=4).map(
+KEYS = st.lists(RANGES, min_size=1, max_size=4).map(
     lambda groups: list(dict.fromkeys(key for group in groups for key in group))
 )
 
 
-def runs_of(keys: set[str]) -> list[list[str]]:
+def ranges_of(keys: set[str]) -> list[list[str]]:
     """The keys, those of the lowest ids first; keys that count up are one."""
 
     def id_of(key: str) -> int:
         head, number = split(key)
         return StoredAt.of(head).base + number
 
-    runs: list[list[str]] = []
+    ranges: list[list[str]] = []
     for key in sorted(keys, key=id_of):
-        if runs and key[:-12] == runs[-1][-1][:-12] and id_of(key) == id_of(runs[-1][-1]) + 1:
-            runs[-1].append(key)
+        if ranges and key[:-12] == ranges[-1][-1][:-12] and id_of(key) == id_of(ranges[-1][-1]) + 1:
+            ranges[-1].append(key)
         else:
-            runs.append([key])
-    return runs
+            ranges.append([key])
+    return ranges
 
 
 class KeysComparison(RuleBasedStateMachine):
@@ -67,8 +67,8 @@ class KeysComparison(RuleBasedStateMachine):
     @rule(keys=KEYS)
     def take(self, keys: list[str]) -> None:
         found = [(key, self.owned.pop(key)) for key in keys if key in self.owned]
-        assert [(key, owner) for run, owner in self.owners.find(keys) for key in run.texts()] == found
-        assert [(key, owner) for run, owner in self.owners.take(keys) for key in run.texts()] == found
+        assert [(key, owner) for range_, owner in self.owners.find(keys) for key in range_.texts()] == found
+        assert [(key, owner) for range_, owner in self.owners.take(keys) for key in range_.texts()] == found
 
     @rule(keys=KEYS)
     def count(self, keys: list[str]) -> None:
@@ -85,9 +85,9 @@ class KeysComparison(RuleBasedStateMachine):
     def come(self, keys: list[str]) -> None:
         self.recent.add(keys)
         self.last.update(keys)
-        while (over := len(runs := runs_of(self.last)) - 6) > 0:
-            for run in runs[:over]:
-                self.last -= set(run)
+        while (over := len(ranges := ranges_of(self.last)) - 6) > 0:
+            for range_ in ranges[:over]:
+                self.last -= set(range_)
 
     @invariant()
     def both_have_the_same(self) -> None:
@@ -130,12 +130,12 @@ def test_what_is_not_a_key_is_refused(key: str) -> None:
         Keys.of([key])
 
 
-def test_keys_that_count_up_are_one_run_and_cost_as_one() -> None:
+def test_keys_that_count_up_are_one_range_and_cost_as_one() -> None:
     keys = [f"{HEADS[0]}{number:012x}" for number in range(10_000)]
     places = PositionMap()
     places.add(keys[:5_000], 7)
     places.add(keys[5_000:], 5_007)
-    assert len(list(places.runs())) == 1
+    assert len(list(places.ranges())) == 1
     places.take(keys[1:9_999])
     assert places.take_positions(keys) == {keys[0]: 7, keys[9_999]: 10_006}
 
@@ -149,7 +149,7 @@ def test_the_same_keys_again_and_again_do_not_gather() -> None:
 
 
 def test_who_asks_for_all_in_their_order_is_given_again_only_what_is_beyond_the_bound() -> None:
-    """Consumers leave every other message, so that each of these is a run."""
+    """Consumers leave every other message, so that each of these is a range."""
     keys = [f"{1700 + number // 256}|0123abcd-4567-8007-8000-{number:012x}" for number in range(40_000)]
     reported = [key for number, key in enumerate(keys) if number % 2]
     recent = RecentKeys(16_384)
@@ -172,7 +172,7 @@ def test_a_store_whose_clock_is_behind_keeps_its_share() -> None:
     assert len(recent) <= 640
 
 
-def test_runs_are_remembered_however_long_they_are() -> None:
+def test_ranges_are_remembered_however_long_they_are() -> None:
     recent = RecentKeys(100)
     for number in range(10_000):
         if number % 200:

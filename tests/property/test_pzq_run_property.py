@@ -24,11 +24,11 @@ def records_of(messages: list[list[bytes]]) -> bytes:
 
 def named(records: bytes, keys: Keys) -> bytes:
     """The same with their keys, as a node has them that keeps replicas."""
-    if len(keys.runs) == 1:
-        ((head, first, end),) = keys.runs
+    if len(keys.ranges) == 1:
+        ((head, first, end),) = keys.ranges
         return blocks.named(records, head.encode(), first, end - first)
     found, at = [], 0
-    for head, first, end in keys.runs:
+    for head, first, end in keys.ranges:
         some = bytes(blocks.slice(records, at, at + end - first))
         found.append(blocks.named(some, head.encode(), first, end - first))
         at += end - first

@@ -51,6 +51,6 @@ def test_batches_report_what_single_messages_would(steps: list[tuple[str, list[s
             assert waiting.has(what, keys) == bool(fresh)
             for key in fresh:
                 book[key][0].add(what)
-        assert {key: (set(it[0]), it[1]) for run, it in waiting._messages.runs() for key in run.texts()} == book
+        assert {key: (set(it[0]), it[1]) for range_, it in waiting._messages.ranges() for key in range_.texts()} == book
         assert waiting.until() == min((until for _, until in book.values()), default=None)
         assert all((key in waiting) == (key in book) for key in KEYS)

@@ -571,7 +571,7 @@ class BroadcastTopic(Topic):
 
     @contextlib.contextmanager
     def purging(self, up_to: int) -> Iterator[None]:
-        """Takes account of messages that the block may purge or requeue: groups do not count them as lost.
+        """Marks messages that the block may purge or requeue, so that groups do not count them as lost.
 
         The block calls `shrunk` with the last one that it has.
 
@@ -599,7 +599,11 @@ class BroadcastTopic(Topic):
             )
 
     def shrunk(self, purged: int = 0) -> None:
-        """Takes account of messages that the store has dropped; *purged*: the last one that was purged or requeued."""
+        """Resumes publications that wait for room after the store has dropped messages.
+
+        Args:
+            purged: The id of the last message that was purged or requeued; 0 if none was.
+        """
         self._purged = max(self._purged, purged)
         self.touch()
         if self.admission is not None:

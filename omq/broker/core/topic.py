@@ -81,9 +81,11 @@ def check_waiting(scheduler: TopicScheduler, store: AsyncStore, size: int) -> No
         BrokerFailed: The broker is stopping.
     """
     if scheduler.ended:
-        raise BrokerFailed("the broker ends")
+        raise BrokerFailed("the broker is stopping")
     if store.waiting and store.waiting + size > MAX_WAITING_BYTES:
-        raise Busy(f"{store.waiting} bytes of all clients wait for the disk")
+        raise Busy(
+            f"{store.waiting} bytes of all clients wait for the store (limit: {MAX_WAITING_BYTES}); send it again later"
+        )
 
 
 class TimeOffset(NamedTuple):
@@ -391,10 +393,10 @@ class Topic:
         return state.messages(0, self.last), state.bytes
 
     def refresh(self) -> None:
-        """Takes account of messages that the store has dropped by age."""
+        """Updates the work queues after the store has dropped messages."""
 
     def acknowledged(self, group: str, floor: int) -> None:
-        """Takes account of the ack floor of a consumer group, which is durable."""
+        """Records the durable ack floor of a consumer group."""
 
     def count_published(self, count: int, size: int) -> None:
         """Counts messages that were appended, committed or moved to the topic."""

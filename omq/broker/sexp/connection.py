@@ -243,7 +243,7 @@ class SexpConnection:
     def _subscribe(self, command: Subscribe) -> None:
         name = topic_name(command.topic)
         if name in self.sinks:
-            raise TopicError("this connection has a subscription to it already")
+            raise TopicError(f"this connection already has a subscription to topic {name!r}")
         topic = self._permitted(name, "subscribe", "consume")
         kind = SexpConsumerSink if topic.delivery == "round-robin" else SexpSubscriptionSink
         sink = self.sinks[name] = kind(self, topic, command.replay)
@@ -252,9 +252,10 @@ class SexpConnection:
             self.answer(Error(f"Subscribe {shown(command.topic)}: {sink.notice}"))
 
     def _unsubscribe(self, command: Unsubscribe) -> None:
-        sink = self.sinks.pop(topic_name(command.topic), None)
+        name = topic_name(command.topic)
+        sink = self.sinks.pop(name, None)
         if sink is None:
-            raise TopicError("this connection has no subscription to it")
+            raise TopicError(f"this connection has no subscription to topic {name!r}")
         sink.end()
         self.answer(Unsubscribed(sink.topic.id, command.topic))
 
@@ -312,7 +313,9 @@ class SexpConnection:
                 name, delivery=command.delivery, persistence=command.persistence, settings=None, client=self
             )
         elif (topic.delivery, topic.persistence) != (command.delivery, command.persistence):
-            raise TopicError(f"it exists with delivery {topic.delivery} and persistence {topic.persistence}")
+            raise TopicError(
+                f"topic {name!r} exists with delivery {topic.delivery} and persistence {topic.persistence}"
+            )
         return Created(topic.id, command.topic)
 
     def _permitted(

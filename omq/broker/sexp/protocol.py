@@ -251,6 +251,8 @@ def _expression(command: Command) -> Writable:
             return [b"Subscribe", topic, [b"From_message", b"%d" % number]]
         case Subscribe(topic, StartTime(microseconds)):
             return [b"Subscribe", topic, [b"From_time", b"%d.%06d" % divmod(microseconds, 1_000_000)]]
+        case Subscribe(_, replay):
+            raise ValueError(f'replay={replay!r}: must be "latest", "earliest", an id, 0 or more, or a time')
         case Unsubscribe(topic):
             return [b"Unsubscribe", topic]
         case Ack(time):
@@ -261,7 +263,6 @@ def _expression(command: Command) -> Writable:
             return [b"Create", topic, _DELIVERIES[delivery], b"Transient"]
         case Create(topic, delivery, persistence):
             return [b"Create", topic, _DELIVERIES[delivery], [b"Persistent", _SYNCS[persistence]]]
-    raise TypeError(f"{command!r} is not a command")  # pragma: no cover
 
 
 # ----------------------------------------------------------------------------------------------------------- frames

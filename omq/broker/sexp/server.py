@@ -82,7 +82,7 @@ class SexpServer:
             listener.close()
         self._listeners.clear()
         for connection in list(self.connections):
-            connection.shut_down("the broker ends")
+            connection.shut_down("the broker is stopping")
         with suppress(TimeoutError):
             async with asyncio.timeout(self.limits.close_timeout):
                 while self.connections:

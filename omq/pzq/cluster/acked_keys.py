@@ -14,10 +14,10 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from omq.pzq.cluster.keys import KeyRange, Keys, RecentKeys, StoredAt
-from omq.pzq.cluster.leadership import parse_number
+from omq.pzq.cluster.leadership import checked_number
 
-#: Runs of recent keys, of all owners together.
-MAX_RUNS: Final = 65_536
+#: Ranges of recent keys, of all owners together.
+MAX_RECENT_RANGES: Final = 65_536
 #: Ranges of a checkpoint.
 MAX_RANGES: Final = 2048
 #: Checkpoints of one owner: those made last.
@@ -47,7 +47,7 @@ class AckedKeys:
     """The keys of messages that are finished."""
 
     def __init__(self) -> None:
-        self._recent = RecentKeys(MAX_RUNS)
+        self._recent = RecentKeys(MAX_RECENT_RANGES)
         self._checkpoints: Checkpoints = {}
 
     def __iter__(self) -> Iterator[str]:
@@ -61,7 +61,7 @@ class AckedKeys:
     def find(self, owner: str, keys: Iterable[str]) -> list[KeyRange]:
         """Returns the ranges of the owner's *keys* whose messages are acknowledged. Ranges may overlap."""
         keys = Keys.of(keys)
-        return self._recent.find(keys) + list(self.find_in_checkpoints(owner, keys.runs))
+        return self._recent.find(keys) + list(self.find_in_checkpoints(owner, keys.ranges))
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -74,11 +74,11 @@ class AckedKeys:
             if len(checkpoints) > MAX_CHECKPOINTS:
                 del checkpoints[min(checkpoints, key=lambda stem: checkpoints[stem].at)]
 
-    def find_in_checkpoints(self, owner: str, runs: Iterable[KeyRange]) -> Iterator[KeyRange]:
+    def find_in_checkpoints(self, owner: str, ranges: Iterable[KeyRange]) -> Iterator[KeyRange]:
         """Yields the ranges of an owner's keys that its checkpoints cover. Ranges may overlap."""
         if not (checkpoints := self._checkpoints.get(owner)):
             return
-        for head, first, end in runs:
+        for head, first, end in ranges:
             origin = StoredAt.of(head)
             if (it := checkpoints.get(origin.stem)) is None or origin.stored > it.at:
                 continue
@@ -147,7 +147,7 @@ def parse_checkpoints(given: Any) -> Checkpoints:
 
 
 def _parse_checkpoint(at: Any, given: Any) -> AckCheckpoint:
-    ranges = [(parse_number(first), parse_number(last)) for first, last in given]
+    ranges = [(checked_number("first", first), checked_number("last", last)) for first, last in given]
     if len(ranges) > MAX_RANGES:
         raise ValueError(f"the ack checkpoints have {len(ranges)} ranges; at most {MAX_RANGES} are allowed")
-    return AckCheckpoint(parse_number(at), ranges)
+    return AckCheckpoint(checked_number("at", at), ranges)

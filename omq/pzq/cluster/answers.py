@@ -25,9 +25,9 @@ class PendingAnswers:
     def add(self, keys: Keys, requests: list[ProducerRequest]) -> None:
         """Adds the requests of messages, one for each."""
         at = 0
-        for run in keys.runs:
-            self._requests.put_run(run, (run.first - at, requests))
-            at += run.end - run.first
+        for range_ in keys.ranges:
+            self._requests.put_range(range_, (range_.first - at, requests))
+            at += range_.end - range_.first
 
     def add_repeated(self, key: str, requests: Iterable[ProducerRequest]) -> None:
         """Adds requests that repeat a message."""

@@ -185,7 +185,7 @@ class ClusterDriver:
                 numbered.add(id, keys)
                 positions.append((keys, _position_of(queue, id)))
                 if positions is mine:
-                    self._newest = max([self._newest, *(StoredAt.of(run.head).stored for run in keys.runs)])
+                    self._newest = max([self._newest, *(StoredAt.of(range_.head).stored for range_ in keys.ranges)])
                 elif owner == self._settings.name:
                     self._ids.came_back(keys)
             queue.report_to(self._on_finished(queue, owner), self._on_lost(queue, owner))
@@ -332,7 +332,7 @@ class ClusterDriver:
         return self._settings.admits(remote)
 
     def stored(self, write: Append, asked: list[ProducerRequest]) -> None:
-        """Takes stored messages of producers, which are answered once they are replicated."""
+        """Handles stored messages of producers, which are answered once they are replicated."""
         if self._aside:
             self._producer_server.accept(asked, NOT_REPLICATED.encode())
             return
@@ -371,7 +371,7 @@ class ClusterDriver:
     def take_replica(self, frames: list[bytes], answer: Callable[[str], None]) -> None:
         """Stores replicas of a node; *answer* is called with the reason of a refusal, or with an empty text."""
         try:
-            runs = read_replicas(frames)
+            batches = read_replicas(frames)
             origin = frames[2].removeprefix(REPLICAS).decode()
         except (Malformed, UnicodeDecodeError) as wrong:
             answer(str(wrong))
@@ -380,7 +380,7 @@ class ClusterDriver:
             aside = "this node has no part in the cluster: its directory is an older copy"
             answer(aside if self._aside else f"{origin!r} is not a node of this cluster")
             return
-        self._writer.take(origin, self._targets[origin].id, runs, answer)
+        self._writer.take(origin, self._targets[origin].id, batches, answer)
 
     def _replicas_stored(self, origin: str, keys: Keys, write: Append) -> None:
         self._producer_server.resume()
@@ -548,9 +548,9 @@ class ClusterDriver:
 
     def _replicate(self, peer: str, origin: str, keys: Sequence[str]) -> None:
         """Sends replicas, unless too many wait for the peer already."""
-        if (run := self._just_stored) is not None and run.keys is keys:
+        if (batch := self._just_stored) is not None and batch.keys is keys:
             if self._transport.has_room(peer):
-                self._transport.replicate(peer, origin, run)
+                self._transport.replicate(peer, origin, batch)
             else:
                 self._node.unsent(peer, keys)
             return
@@ -558,10 +558,10 @@ class ClusterDriver:
         for position in self._node.positions(origin, keys):
             ids[position >> _ID_BITS].append(position & _ID_MASK)
         for topic, numbers in ids.items():
-            for run in self._queues[topic].batches(numbers):
+            for batch in self._queues[topic].batches(numbers):
                 if not self._transport.has_room(peer):
                     return
-                self._transport.replicate(peer, origin, run)
+                self._transport.replicate(peer, origin, batch)
 
 
 def _position_of(queue: DeviceQueue, id: int) -> int:

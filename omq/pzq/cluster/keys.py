@@ -59,21 +59,21 @@ class Keys(Sequence[str]):
     """A sequence of keys. The texts are made when they are read.
 
     Args:
-        runs: The keys as ranges.
+        ranges: The keys as ranges.
     """
 
-    __slots__ = ("_count", "runs")
+    __slots__ = ("_count", "ranges")
 
-    def __init__(self, runs: Sequence[KeyRange]) -> None:
-        self.runs = runs
-        self._count = sum([end - first for _, first, end in runs])
+    def __init__(self, ranges: Sequence[KeyRange]) -> None:
+        self.ranges = ranges
+        self._count = sum([end - first for _, first, end in ranges])
 
     @classmethod
     def of(cls, keys: Iterable[str]) -> Keys:
         """Returns keys as `Keys`."""
         if isinstance(keys, Keys):
             return keys
-        runs: list[KeyRange] = []
+        ranges: list[KeyRange] = []
         head, first, end = "", 0, 0
         following: str | None = None
         for key in keys:
@@ -81,20 +81,20 @@ class Keys(Sequence[str]):
                 end += 1
             else:
                 if first < end:
-                    runs.append(KeyRange(head, first, end))
+                    ranges.append(KeyRange(head, first, end))
                 head, first = split(key)
                 end = first + 1
             following = f"{head}{end:012x}" if end <= _LAST else None
         if first < end:
-            runs.append(KeyRange(head, first, end))
-        return cls(runs)
+            ranges.append(KeyRange(head, first, end))
+        return cls(ranges)
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[str]:
-        for run in self.runs:
-            yield from run.texts()
+        for range_ in self.ranges:
+            yield from range_.texts()
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -106,7 +106,7 @@ class Keys(Sequence[str]):
         if isinstance(index, slice):
             return list(self)[index]
         at = index if index >= 0 else self._count + index
-        for head, first, end in self.runs:
+        for head, first, end in self.ranges:
             if 0 <= at < end - first:
                 return f"{head}{first + at:012x}"
             at -= end - first
@@ -114,7 +114,7 @@ class Keys(Sequence[str]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Keys):
-            return self.runs == other.runs or (self._count == other._count and list(self) == list(other))
+            return self.ranges == other.ranges or (self._count == other._count and list(self) == list(other))
         return list(self) == other if isinstance(other, list) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]  # equality compares the keys, which may be many
@@ -153,10 +153,10 @@ class KeyMap(Generic[V]):
         return ranges is not None and ranges.overlaps(number, number)
 
     def __iter__(self) -> Iterator[str]:
-        for run, _ in self.runs():
-            yield from run.texts()
+        for range_, _ in self.ranges():
+            yield from range_.texts()
 
-    def runs(self) -> Iterator[tuple[KeyRange, V]]:
+    def ranges(self) -> Iterator[tuple[KeyRange, V]]:
         """Yields the ranges of keys with their values."""
         for head, ranges in self._heads.items():
             for one in ranges:
@@ -173,7 +173,7 @@ class KeyMap(Generic[V]):
         """Returns those of some keys that are in the map, with their values."""
         found: list[tuple[KeyRange, V]] = []
         if self._heads:
-            for head, first, end in Keys.of(keys).runs:
+            for head, first, end in Keys.of(keys).ranges:
                 if (ranges := self._heads.get(head)) is not None:
                     found += [
                         (KeyRange(head, one.first, one.last + 1), one.value) for one in ranges.within(first, end - 1)
@@ -182,12 +182,12 @@ class KeyMap(Generic[V]):
 
     def put(self, keys: Iterable[str], value: V) -> None:
         """Sets the value of keys."""
-        for run in Keys.of(keys).runs:
-            self.put_run(run, value)
+        for range_ in Keys.of(keys).ranges:
+            self.put_range(range_, value)
 
-    def put_run(self, run: KeyRange, value: V) -> None:
+    def put_range(self, range_: KeyRange, value: V) -> None:
         """Sets the value of the keys of one range."""
-        head, first, end = run
+        head, first, end = range_
         ranges = self._heads.get(head)
         if ranges is None:
             ranges = self._heads[head] = RangeMap()
@@ -200,7 +200,7 @@ class KeyMap(Generic[V]):
         taken: list[tuple[KeyRange, V]] = []
         if not self._heads:
             return taken
-        for head, first, end in Keys.of(keys).runs:
+        for head, first, end in Keys.of(keys).ranges:
             ranges = self._heads.get(head)
             if ranges is None:
                 continue
@@ -216,8 +216,8 @@ def keys_in(maps: Iterable[KeyMap[V]]) -> KeyMap[None]:
     """Returns a map with the keys of all *maps*."""
     keys: KeyMap[None] = KeyMap()
     for some in maps:
-        for run, _ in some.runs():
-            keys.put_run(run, None)
+        for range_, _ in some.ranges():
+            keys.put_range(range_, None)
     return keys
 
 
@@ -230,20 +230,22 @@ class PositionMap(KeyMap[int]):
 
     def add(self, keys: Iterable[str], position: int) -> None:
         """Adds messages, the first of them at *position*, the others after it."""
-        for run in Keys.of(keys).runs:
-            self.put_run(run, position - run.first)
-            position += run.end - run.first
+        for range_ in Keys.of(keys).ranges:
+            self.put_range(range_, position - range_.first)
+            position += range_.end - range_.first
 
     def positions(self, keys: Iterable[str]) -> list[int]:
         """Returns the positions of those messages that are in the map."""
-        return [position for run, base in self.find(keys) for position in range(base + run.first, base + run.end)]
+        return [
+            position for range_, base in self.find(keys) for position in range(base + range_.first, base + range_.end)
+        ]
 
     def take_positions(self, keys: Iterable[str]) -> dict[str, int]:
         """Removes messages; returns the positions of those that were in the map."""
         return {
             key: position
-            for run, base in self.take(keys)
-            for key, position in zip(run.texts(), range(base + run.first, base + run.end), strict=True)
+            for range_, base in self.take(keys)
+            for key, position in zip(range_.texts(), range(base + range_.first, base + range_.end), strict=True)
         }
 
 
@@ -258,7 +260,7 @@ class KeysById:
 
     def add(self, first_id: int, keys: Iterable[str]) -> None:
         """Adds messages with consecutive ids from *first_id*."""
-        for head, first, end in Keys.of(keys).runs:
+        for head, first, end in Keys.of(keys).ranges:
             self._ranges.put(first_id, first_id + end - first - 1, (head, first - first_id))
             first_id += end - first
 
@@ -289,7 +291,7 @@ class RecentKeys:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._stores: dict[str, RangeMap[str]] = {}  # by stem, the heads of keys by the ids of their messages
-        self._runs = 0
+        self._count = 0
 
     def __iter__(self) -> Iterator[str]:
         for ranges in self._stores.values():
@@ -299,12 +301,12 @@ class RecentKeys:
 
     def __len__(self) -> int:
         """Returns the number of ranges."""
-        return self._runs
+        return self._count
 
     def find(self, keys: Iterable[str]) -> list[KeyRange]:
         """Returns those of some keys that are in the set."""
         found: list[KeyRange] = []
-        for head, first, end in Keys.of(keys).runs if self._stores else ():
+        for head, first, end in Keys.of(keys).ranges if self._stores else ():
             stem, _, base = StoredAt.of(head)
             if (ranges := self._stores.get(stem)) is not None:
                 found += [
@@ -316,16 +318,16 @@ class RecentKeys:
 
     def add(self, keys: Iterable[str]) -> None:
         """Adds keys."""
-        for head, first, end in Keys.of(keys).runs:
+        for head, first, end in Keys.of(keys).ranges:
             stem, _, base = StoredAt.of(head)
             ranges = self._stores.setdefault(stem, RangeMap())
-            self._runs -= len(ranges)
+            self._count -= len(ranges)
             ranges.put(base + first, base + end - 1, head)
-            self._runs += len(ranges)
-        while (over := self._runs - self._limit) > 0:
+            self._count += len(ranges)
+        while (over := self._count - self._limit) > 0:
             stem, ranges = max(self._stores.items(), key=lambda one: len(one[1]))
             lowest = list(islice(ranges, over + self._limit // 64))
             ranges.take(lowest[0].first, lowest[-1].last)
-            self._runs -= len(lowest)
+            self._count -= len(lowest)
             if not ranges:
                 del self._stores[stem]

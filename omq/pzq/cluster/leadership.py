@@ -1,4 +1,4 @@
-"""The leaders of queues: epochs, candidacies and leases."""
+"""The leaders of queues: epochs, votes and leases."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ class StaleDirectory(ValueError):
 
     def __init__(self, node: str, known: int) -> None:
         super().__init__(
-            f"the directory of {node} is an older copy that was put back: it does not know of the start at {known} us "
-            "since 1970. Join as a new node: with an empty directory, which the others fill, or under a new name "
-            "(--broadcast-dsn)"
+            f"the directory of {node} is an older copy: it lacks the incarnation {known}. Start the node with an empty "
+            "directory, which the other nodes fill, or under a new name (--broadcast-dsn)"
         )
         self.node = node
 
@@ -51,7 +50,7 @@ class Peer:
         leaders: The leaders that it votes for, by owner.
         receives_from: The nodes that it receives from.
         holds: The number of its replicas by owner.
-        timeout: The seconds after which it takes others for silent.
+        timeout: The seconds without a keep-alive after which it considers another node silent.
     """
 
     last_seen: float
@@ -126,7 +125,7 @@ class Leadership:
         return self._unattached
 
     def alive(self, peer: str, now: float) -> bool:
-        """Returns whether a peer has sent lately."""
+        """Returns whether a peer has sent a keep-alive within the timeout."""
         known = self.peers[peer]
         return known.incarnation > 0 and now - known.last_seen <= self.timeout
 
@@ -138,7 +137,7 @@ class Leadership:
         return now - self.peers[peer].last_seen > self.timeout
 
     def alive_peers(self, now: float) -> list[str]:
-        """Returns the peers that have sent lately."""
+        """Returns the peers that have sent a keep-alive within the timeout."""
         return [peer for peer in self.peers if self.alive(peer, now)]
 
     def sees_majority(self, now: float) -> bool:
@@ -194,7 +193,7 @@ class Leadership:
             "incarnations": self.incarnations,
             "number": self._number,
             "store": self.store,
-            "records": None if self._unattached else {owner: list(record) for owner, record in self.leaders.items()},
+            "records": None if self._unattached else {owner: list(vote) for owner, vote in self.leaders.items()},
             "heard": {peer: [it.incarnation, it.number] for peer, it in self.peers.items() if self.alive(peer, now)},
             "holds": holds,
             "timeout": self.timeout,
@@ -202,7 +201,7 @@ class Leadership:
         }
 
     def receive(self, peer: str, state: dict[str, Any], now: float) -> bool:
-        """Takes a keep-alive; returns whether the peer has another incarnation or store than before.
+        """Records a keep-alive; returns whether the peer has another incarnation or store than before.
 
         Raises:
             ValueError: The state is not valid.
@@ -210,23 +209,28 @@ class Leadership:
         """
         known = self.peers[peer]
         try:
-            incarnations, number, store = (
-                [*map(parse_number, state["incarnations"])],
-                parse_number(state["number"]),
-                str(state["store"]),
-            )
+            incarnations = [checked_number("incarnations", one) for one in state["incarnations"]]
+            number = checked_number("number", state["number"])
+            store = str(state["store"])
             incarnation = incarnations[-1]
-            stated = state["records"]
-            leaders = {str(owner): (parse_number(epoch), str(name)) for owner, (epoch, name) in (stated or {}).items()}
-            heard = {str(name): (parse_number(run), parse_number(last)) for name, (run, last) in state["heard"].items()}
-            holds = {str(owner): parse_number(count) for owner, count in state["holds"].items()}
+            votes = state["records"]
+            leaders = {
+                str(owner): (checked_number("records", epoch), str(name))
+                for owner, (epoch, name) in (votes or {}).items()
+            }
+            heard = {
+                str(name): (checked_number("heard", incarnation), checked_number("heard", last))
+                for name, (incarnation, last) in state["heard"].items()
+            }
+            holds = {str(owner): checked_number("holds", count) for owner, count in state["holds"].items()}
             timeout = float(state.get("timeout", self.timeout))
-            met_store, met = state["known"].get(self.name, ("", 0))
+            known_store, known_incarnation = state["known"].get(self.name, ("", 0))
             if not timeout > 0:
                 raise ValueError(f"timeout={timeout!r}: must be a number above 0")
         except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as wrong:
             raise ValueError(f"not a valid state of a node: {wrong}") from None
-        _check_copy(self.name, (met_store, parse_number(met)), self.store, self.incarnations)
+        known_incarnation = checked_number("known", known_incarnation)
+        _check_copy(self.name, (known_store, known_incarnation), self.store, self.incarnations)
         _check_copy(peer, self.known.get(peer, ("", 0)), store, incarnations)
         if store == known.store and (incarnation, number) <= (known.incarnation, known.number):
             return False  # late, or a duplicate
@@ -234,7 +238,7 @@ class Leadership:
         self.known[peer] = store, incarnation
         known.last_seen = now
         known.incarnation, known.number, known.store = incarnation, number, store
-        known.unattached, known.leaders = stated is None, leaders
+        known.unattached, known.leaders = votes is None, leaders
         known.receives_from, known.holds, known.timeout = frozenset(heard), holds, timeout
         mine, last = heard.get(self.name, (0, 0))
         known.knows_us = mine == self.incarnation
@@ -257,7 +261,7 @@ class Leadership:
         moved = False
         for owner in self.nodes:
             mine = self.leader_epoch(owner)
-            wanted = self._candidate(owner, mine, now)
+            wanted = self._highest_claim(owner, mine, now)
             if wanted is not None and self._may_follow(owner, mine, wanted, now, has_confirmed):
                 self.leaders[owner] = mine = wanted
                 moved = True
@@ -281,12 +285,12 @@ class Leadership:
                 self.leaders[owner] = max(stated)
         return True
 
-    def _candidate(self, owner: str, mine: LeaderEpoch, now: float) -> LeaderEpoch | None:
-        """Returns the highest candidacy of a living peer with a later epoch than this node's vote."""
+    def _highest_claim(self, owner: str, mine: LeaderEpoch, now: float) -> LeaderEpoch | None:
+        """Returns the highest claim with a later epoch than this node's vote, of a peer that is alive."""
         claims = [
-            record
+            vote
             for name, peer in self.peers.items()
-            if (record := peer.leaders.get(owner)) and record[1] == name and record[0] > mine[0]
+            if (vote := peer.leaders.get(owner)) and vote[1] == name and vote[0] > mine[0]
             if self.alive(name, now)
         ]
         return max(claims, default=None)
@@ -316,7 +320,7 @@ class Leadership:
         if not self.sees_majority(now):
             return False
         if owner == self.name:
-            # Overrule a failed candidacy only once the candidate receives from this node: before, it would claim again.
+            # Overrule a failed claim only once its node receives from this node: before, that would claim again.
             return not self.leased(owner, now) or any(
                 self.alive(name, now) and self.name in peer.receives_from and peer.leaders.get(owner, mine)[0] > mine[0]
                 for name, peer in self.peers.items()
@@ -328,11 +332,11 @@ class Leadership:
         leader = mine[1]
         if leader != self.name and not self.silent(leader, now):
             return False
-        living = self.alive_peers(now)
-        cut_off = [peer for peer in living if not self.peers[peer].receives_from & {owner, leader} - {self.name}]
+        alive = self.alive_peers(now)
+        cut_off = [peer for peer in alive if not self.peers[peer].receives_from & {owner, leader} - {self.name}]
         if len(cut_off) + 1 < self.majority:
             return False  # a majority does not miss it
-        return all(self.name < peer for peer in living if self.peers[peer].holds.get(owner))
+        return all(self.name < peer for peer in alive if self.peers[peer].holds.get(owner))
 
 
 def _check_copy(node: str, known: Known, store: str, incarnations: Sequence[int]) -> None:
@@ -341,12 +345,12 @@ def _check_copy(node: str, known: Known, store: str, incarnations: Sequence[int]
         raise StaleDirectory(node, known[1])
 
 
-def parse_number(value: Any) -> int:
-    """Returns a number from a message, checked.
+def checked_number(name: str, value: Any) -> int:
+    """Returns a number from a message.
 
     Raises:
-        ValueError: The value is not a valid number.
+        ValueError: The value is not a valid number; the text has the name of its field.
     """
     if not isinstance(value, int) or not 0 <= value < MAX_NUMBER:
-        raise ValueError(f"{value!r:.40}: must be a whole number, 0 to {MAX_NUMBER - 1}")
+        raise ValueError(f"{name}={value!r:.40}: must be a whole number, 0 to {MAX_NUMBER - 1}")
     return value

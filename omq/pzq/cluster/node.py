@@ -146,7 +146,7 @@ class Node:
     # ------------------------------------------------------------------ messages
 
     def produced(self, keys: Sequence[str], position: int, now: float) -> None:
-        """Takes messages of producers that are stored, the first of them at *position*, the others after it."""
+        """Records stored messages of producers, the first of them at *position*, the others after it."""
         keys = Keys.of(keys)
         self.own.add(keys, position)
         if not self._replicas:
@@ -161,7 +161,7 @@ class Node:
                 unconfirmed[self.name].put(keys, None)
 
     def produced_again(self, key: str, now: float) -> None:
-        """Takes a repeated message that is stored and not finished."""
+        """Handles a repeated message that is stored and not finished."""
         if key not in self._pending:  # else its answer is still pending
             for peer in self._in_flight:
                 self._requeue_in_flight(peer)
@@ -174,12 +174,12 @@ class Node:
         in_flight, own = self._in_flight[peer], self.own
         for first, (keys, when) in [one for one in in_flight.items() if one[1][1] < before]:
             del in_flight[first]
-            left = Keys([run for run, _ in own.find(keys)])
+            left = Keys([range_ for range_, _ in own.find(keys)])
             self._unconfirmed[peer][self.name].put(left, None)
             self._asked[peer].update(dict.fromkeys(left, when))
 
     def unsent(self, peer: str, keys: Sequence[str]) -> None:
-        """Takes messages that could not be sent to a peer when they were stored: it will be asked about them."""
+        """Handles messages that could not be sent to a peer when they were stored: it will be asked about them."""
         del self._in_flight[peer][keys[0]]
         self._unconfirmed[peer][self.name].put(keys, None)
 
@@ -197,7 +197,7 @@ class Node:
         return Keys.of(self._classify(origin, keys)["want"])
 
     def stored(self, origin: str, keys: Sequence[str], position: int, now: float) -> None:
-        """Takes replicas that are stored, the first of them at *position*, the others after it."""
+        """Records stored replicas, the first of them at *position*, the others after it."""
         keys = Keys.of(keys)
         if origin not in self.held:
             self.held[origin] = PositionMap()
@@ -207,13 +207,13 @@ class Node:
             for unconfirmed in self._unconfirmed.values():
                 unconfirmed[self.name].put(keys, None)
         # Consumers may have finished some of them during the write.
-        if late := [key for run in self.acked.find(origin, keys) for key in run.texts()]:
+        if late := [key for range_ in self.acked.find(origin, keys) for key in range_.texts()]:
             self._finish(late)
         if self.remote_acks and (late := [key for key in keys if key in self.remote_acks]):
             self._finish(late)
 
     def replicated(self, peer: str, keys: Sequence[str], now: float) -> None:
-        """Takes a peer's acknowledgement of replicas."""
+        """Handles a peer's acknowledgement of replicas."""
         keys = Keys.of(keys)
         in_flight, asked = self._in_flight[peer], self._asked[peer]
         first = keys[0]
@@ -222,11 +222,11 @@ class Node:
             new = keys
         else:
             mine = self._unconfirmed[peer][self.name]
-            if in_flight and sum(run.end - run.first for run, _ in mine.find(keys)) < len(keys):
+            if in_flight and sum(range_.end - range_.first for range_, _ in mine.find(keys)) < len(keys):
                 self._requeue_in_flight(peer)
             for key in keys:
                 asked.pop(key, None)
-            new = Keys([run for run, _ in mine.find(keys)])
+            new = Keys([range_ for range_, _ in mine.find(keys)])
         for unconfirmed in self._unconfirmed[peer].values():
             unconfirmed.take(keys)
         if new and self._pending.has(peer, new):
@@ -248,20 +248,20 @@ class Node:
             self.actions.append(Answer(keys, done))
 
     def consumed(self, origin: str, keys: Sequence[str]) -> None:
-        """Takes messages that consumers have finished here."""
+        """Handles messages that consumers have finished here."""
         keys = Keys.of(keys)
         if origin == self.name:
             self.own.take(keys)
         if origin in self.held:
-            for run, _ in self.held[origin].take(keys):
-                for key in run.texts():
+            for range_, _ in self.held[origin].take(keys):
+                for key in range_.texts():
                     self._add_remote_ack(origin, key, self._unconfirmed_acks)
         self._drop(origin, keys)
         self.acked.add(keys)
         self._broadcast("REMOVES", keys=list(keys))
 
     def lost(self, origin: str, keys: Iterable[str]) -> None:
-        """Takes messages that the store cannot read, and requests them from others."""
+        """Handles messages that the store cannot read, and requests them from others."""
         keys = Keys.of(keys)
         for positions in self._position_maps(origin):
             positions.take(keys)
@@ -303,14 +303,14 @@ class Node:
     # ------------------------------------------------------------------ messages of other nodes
 
     def receive(self, kind: str, body: Any, now: float) -> None:
-        """Takes a message of another node (see `omq.pzq.cluster` for all kinds).
+        """Handles a message of another node (see `omq.pzq.cluster` for all kinds).
 
         Raises:
             ValueError: The message is malformed, or its sender is not a node of this cluster.
             StaleDirectory: The directory of the sender, or of this node, is an older copy.
         """
         if not isinstance(body, dict) or (sender := str(body.get("from"))) not in self.leadership.peers:
-            raise ValueError(f"{kind} is not from one of nodes: the sender uses another name or port for itself")
+            raise ValueError(f"{kind} is not from one of the nodes: the sender uses another name or port for itself")
         match kind:
             case "KALV":
                 self._receive_keep_alive(sender, body, now)
@@ -333,7 +333,7 @@ class Node:
         self._update_leaders(now)
 
     def receive_checkpoints(self, checkpoints: Checkpoints) -> None:
-        """Takes ack checkpoints of owners."""
+        """Handles ack checkpoints of owners."""
         known = {owner: own for owner, own in checkpoints.items() if owner in self.leadership.nodes}
         for owner in self.acked.merge(known, self.name):
             self._begin_scan(owner)
@@ -356,10 +356,13 @@ class Node:
     def _classify(self, origin: str, keys: Sequence[str]) -> dict[str, list[str]]:
         """Returns the messages that this node has, wants, and knows as finished."""
         views: dict[str, list[str]] = {"have": [], "want": [], "gone": []}
-        runs, mine = Keys.of(keys), origin == self.name
-        gone = {key for run in self.acked.find(origin, runs) for key in run.texts()}
+        asked, mine = Keys.of(keys), origin == self.name
+        gone = {key for range_ in self.acked.find(origin, asked) for key in range_.texts()}
         have = {
-            key for positions in self._position_maps(origin) for run, _ in positions.find(runs) for key in run.texts()
+            key
+            for positions in self._position_maps(origin)
+            for range_, _ in positions.find(asked)
+            for key in range_.texts()
         }
         for key in keys:
             if key in self.remote_acks or key in gone:
@@ -371,7 +374,7 @@ class Node:
         return views
 
     def _receive_gone(self, sender: str, origin: str, keys: list[str]) -> None:
-        """Takes messages that consumers of the sender have finished."""
+        """Handles messages that consumers of the sender have finished."""
         self._finish(keys)
         if origin != self.name:
             # The owner may come back while the sender, which has the remote ack, is away.
@@ -409,7 +412,7 @@ class Node:
         self._update_leaders(now)
 
     def _confirm_remote_ack(self, peer: str, key: str) -> None:
-        """Takes a peer's confirmation of a remote ack."""
+        """Handles a peer's confirmation of a remote ack."""
         owner = self.remote_acks[key]
         self._unconfirmed_acks[peer][owner].take([key])
         if not any(key in by_owner[owner] for by_owner in self._unconfirmed_acks.values()):
@@ -466,23 +469,23 @@ class Node:
         """Starts dropping an owner's messages that its checkpoints cover."""
         # A node that missed a `REMOVES` still has them, and its sender may be gone. An owner has them after its disk
         # was restored.
-        if runs := [
+        if ranges := [
             *self.acked.find_in_checkpoints(
-                owner, (run for positions in self._position_maps(owner) for run, _ in positions.runs())
+                owner, (range_ for positions in self._position_maps(owner) for range_, _ in positions.ranges())
             )
         ]:
-            self._unscanned[owner] = deque(runs)
+            self._unscanned[owner] = deque(ranges)
 
     def _scan(self) -> None:
         """Drops some replicas that are finished, within `SCAN_LIMIT`."""
         left = SCAN_LIMIT
-        for owner, runs in list(self._unscanned.items()):
+        for owner, ranges in list(self._unscanned.items()):
             due: list[KeyRange] = []
-            while runs and left > 0:
-                left -= runs[0].end - runs[0].first
-                due.append(runs.popleft())
+            while ranges and left > 0:
+                left -= ranges[0].end - ranges[0].first
+                due.append(ranges.popleft())
             self._remove(Keys(due))
-            if not runs:
+            if not ranges:
                 del self._unscanned[owner]
 
     def _has_confirmed(self, owner: str) -> bool:

@@ -24,20 +24,20 @@ class OwnIds:
 
     def is_mine(self, key: str) -> bool:
         """Returns whether a message was stored in this store and was not lost."""
-        return any(first not in queue.lost for queue, first, _ in self._ranges(Keys.of([key]).runs))
+        return any(first not in queue.lost for queue, first, _ in self._ranges(Keys.of([key]).ranges))
 
     def is_beyond(self, key: str) -> bool:
         """Returns whether a message has an id that this store has not assigned yet: it is an older copy then."""
-        return any(first > self._store.topic(queue.id).last for queue, first, _ in self._ranges(Keys.of([key]).runs))
+        return any(first > self._store.topic(queue.id).last for queue, first, _ in self._ranges(Keys.of([key]).ranges))
 
     def came_back(self, keys: Keys) -> None:
         """Marks the ids of this node's messages that came back as replicas as lost: their topic has them no longer."""
-        for queue, first, last in self._ranges(keys.runs):
+        for queue, first, last in self._ranges(keys.ranges):
             queue.lost.add(first, last)
 
     def found(self, key: str) -> None:
         """Unmarks the lost id of a message that came back and is finished."""
-        for queue, first, last in self._ranges(Keys.of([key]).runs):
+        for queue, first, last in self._ranges(Keys.of([key]).ranges):
             queue.lost.discard(first, last)
 
     def discard(self, stem: str, ranges: Iterable[tuple[int, int]]) -> None:
@@ -46,9 +46,9 @@ class OwnIds:
             for first, last in ranges:
                 queue.lost.discard(first, last)
 
-    def _ranges(self, runs: Iterable[KeyRange]) -> Iterator[tuple[DeviceQueue, int, int]]:
+    def _ranges(self, ranges: Iterable[KeyRange]) -> Iterator[tuple[DeviceQueue, int, int]]:
         """Yields queue, first and last id of those messages that were stored in this store."""
-        for head, first, end in runs:
+        for head, first, end in ranges:
             origin = StoredAt.of(head)
             if (queue := self._queues.get(origin.stem)) is not None:
                 yield queue, origin.base + first, origin.base + end - 1

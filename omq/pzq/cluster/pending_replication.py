@@ -38,40 +38,40 @@ class PendingReplication:
         self._messages.put(keys, (frozenset(having), until))
         self._ends.append((until, keys))
         if having:
-            self._ready.update(dict.fromkeys(keys.runs))
+            self._ready.update(dict.fromkeys(keys.ranges))
 
     def has(self, peer: str, keys: Sequence[str]) -> bool:
         """Adds a peer to the replicas of messages; returns whether that is new for any of them."""
-        found = [(run, having, until) for run, (having, until) in self._messages.find(keys) if peer not in having]
-        for run, having, until in found:
-            self._messages.put_run(run, (having | {peer}, until))
-            self._ready[run] = None
+        found = [(range_, having, until) for range_, (having, until) in self._messages.find(keys) if peer not in having]
+        for range_, having, until in found:
+            self._messages.put_range(range_, (having | {peer}, until))
+            self._ready[range_] = None
         return bool(found)
 
     def enough(self, replicas: int) -> Keys:
         """Removes and returns the messages that *replicas* peers have."""
         ready, self._ready = self._ready, {}
-        runs: list[KeyRange] = []
+        ranges: list[KeyRange] = []
         for one in ready:  # which may overlap
             found = self._messages.find(Keys([one]))
-            runs += self._take(Keys([run for run, (having, _) in found if len(having) >= replicas])).runs
-        return Keys(runs)
+            ranges += self._take(Keys([range_ for range_, (having, _) in found if len(having) >= replicas])).ranges
+        return Keys(ranges)
 
     def expired(self, now: float) -> Keys:
         """Removes and returns the messages whose deadline is over."""
-        runs: list[KeyRange] = []
+        ranges: list[KeyRange] = []
         while self._ends and self._ends[0][0] <= now:
-            runs += self._take(self._first()).runs
-        return Keys(runs)
+            ranges += self._take(self._first()).ranges
+        return Keys(ranges)
 
     def drop(self, keys: Iterable[str]) -> Keys:
         """Removes messages; returns those that waited."""
-        return self._take(Keys([run for run, _ in self._messages.find(keys)]))
+        return self._take(Keys([range_ for range_, _ in self._messages.find(keys)]))
 
     def _take(self, keys: Keys) -> Keys:
         self._messages.take(keys)
-        for run in keys.runs:
-            self._ready.pop(run, None)
+        for range_ in keys.ranges:
+            self._ready.pop(range_, None)
         if not self._messages:
             self._ready.clear()
             self._ends.clear()
@@ -82,4 +82,4 @@ class PendingReplication:
     def _first(self) -> Keys:
         """Returns the messages of the first deadline that still wait."""
         until, keys = self._ends[0]
-        return Keys([run for run, (_, end) in self._messages.find(keys) if end == until])
+        return Keys([range_ for range_, (_, end) in self._messages.find(keys) if end == until])

@@ -80,7 +80,7 @@ def read_settings(
             raise _invalid("replicas", replicas, "no other nodes can keep them")
         for option, given in (("broadcast", broadcast), ("allow_replicas_from", allowed)):
             if given:
-                raise _invalid(option, given, "means nothing without other nodes")
+                raise _invalid(option, given, "needs nodes (--nodes)")
         return None
     if broadcast is None:
         raise UsageError(f"broadcast is missing: the nodes {','.join(nodes)} listen to it").about("broadcast")
@@ -93,7 +93,7 @@ def read_settings(
         addresses = _resolve("nodes", node, host)
         name = f"tcp://{host}:{port}"
         if mine.intersection(addresses) or node == receive:
-            raise _invalid("nodes", node, "is this node itself: name the others only")
+            raise _invalid("nodes", node, "is this node itself; name only the others")
         if name in peers:
             raise _invalid("nodes", node, f"is listed twice: {peers[name]!r} is the same host")
         peers[name] = node
@@ -102,7 +102,7 @@ def read_settings(
             loop = "127.0.0.0/8" if address.version == 4 else "::1/128"
             networks.append(ipaddress.ip_network(loop if address.is_loopback else str(address)))
     if replicas > len(peers):
-        raise _invalid("replicas", replicas, f"there are {len(peers)} other nodes only")
+        raise _invalid("replicas", replicas, f"there are only {len(peers)} other nodes")
     return ClusterSettings(
         broadcast, peers, replicas, timeout_nodes / 1e6, timeout_replication / 1e6, tuple(dict.fromkeys(networks))
     )

@@ -30,9 +30,9 @@ class TakeoverSync:
     """The replicas of a new leader that other nodes may know as finished.
 
     A node that was away, or that missed a `REMOVES`, still has replicas of acknowledged messages. The owner cannot
-    correct that: it is silent when another node leads its queue. So the new leader asks each living peer about all
-    replicas, and delivers once they have answered. It stops waiting for a peer that answers nothing for a timeout, and
-    continues to ask it.
+    correct that: it is silent when another node leads its queue. So the new leader asks each peer that is alive about
+    all replicas, and delivers once they have answered. It stops waiting for a peer that answers nothing for a timeout,
+    and continues to ask it.
 
     Args:
         leadership: The leaders of the queues.
@@ -80,7 +80,7 @@ class TakeoverSync:
                 sync.keys.take(keys)
 
     def answered(self, owner: str, peer: str, keys: Iterable[str], now: float) -> bool:
-        """Takes a peer's answer; returns whether this node compares the queue with that peer."""
+        """Records a peer's answer; returns whether this node compares the queue with that peer."""
         sync = self._syncs.get(owner, {}).get(peer)
         if sync is not None and sync.keys.take(keys):
             sync.since = now

@@ -171,7 +171,7 @@ class _ReplicaStream:
 
     Args:
         peer: The name of the peer.
-        timeout: Seconds after which an answer is taken for lost.
+        timeout: Seconds after which an answer counts as lost.
 
     Attributes:
         bytes: Bytes of replicas that wait to be sent.
@@ -245,10 +245,10 @@ class _ReplicaStream:
             frames = await dealer.recv_multipart()
             if len(frames) < 2:
                 continue
-            _, runs = self._unanswered.pop(frames[0], (0.0, []))
+            _, sent = self._unanswered.pop(frames[0], (0.0, []))
             self._answered.set()
             if frames[1] != STORED:
                 warn(f"{self._peer} refuses replicas: {frames[-1].decode(errors='backslashreplace')[:200]}")
             else:
-                for keys in runs:
+                for keys in sent:
                     acked(self._peer, keys)

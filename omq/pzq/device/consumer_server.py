@@ -338,7 +338,7 @@ class ConsumerServer:
         return released
 
     def expired(self, ranges: list[Range[InFlight]]) -> None:
-        """Takes messages whose ack deadline has passed."""
+        """Records deliveries whose ack deadline has passed."""
         expired = self.release(ranges)
         self.counts["expired"] += len(expired)
         log.info("%s: %d messages were not acknowledged in time", self._name, len(expired))

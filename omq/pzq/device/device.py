@@ -243,7 +243,7 @@ class AsyncDevice:
             try:
                 from omq.pzq.device.http import http_listener
             except ModuleNotFoundError as missing:
-                raise missing_extra("the device", missing, "broker") from None
+                raise missing_extra(f"http={self._http_at!r}", missing, "broker") from None
             listener = http_listener(self.stats)
             self._listeners.append(listener)
             self.endpoints["http"] = await listener.start(self._http_at)

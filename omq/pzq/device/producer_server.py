@@ -62,7 +62,7 @@ class Cluster(Protocol):
         """Stores replicas of a node; *answer* is called with the reason of a refusal, or with an empty text."""
 
     def stored(self, write: Append, requests: list[ProducerRequest]) -> None:
-        """Takes stored messages, which are answered once they are replicated."""
+        """Handles stored messages, which are answered once they are replicated."""
 
 
 class ProducerServer:

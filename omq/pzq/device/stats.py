@@ -41,7 +41,7 @@ METRICS: Final = {
     ),
     "nodes": DeviceMetric("gauge", "nodes", "Nodes of the cluster; 1 without one."),
     "nodes_alive": DeviceMetric(
-        "gauge", "nodes_alive", "Nodes of the cluster that have sent lately, this one included."
+        "gauge", "nodes_alive", "Nodes of the cluster that have sent a keep-alive recently, this one included."
     ),
     "aside": DeviceMetric(
         "gauge", "aside", "1 if this node's directory is an older copy, so that it has no part in the cluster."

@@ -16,7 +16,7 @@ import pyarrow as pa
 import omq
 from omq.spark.buffer_pool import BufferPool
 from omq.spark.live.columns import BODY_OFFSET_BYTES, MAX_BATCH_ROWS, MessageBatch
-from omq.spark.live.peers import POLL_INTERVAL_S, Peers
+from omq.spark.live.peers import MAX_EVENT_WAIT_S, Peers
 from omq.spark.live.settings import SocketSettings
 from omq.unpatched import sleep, threading
 
@@ -180,7 +180,7 @@ class LiveConnection:
         """Waits for the first peer: until connectTimeout with `availableNow`, otherwise until the end of the read."""
         if read.available_now:
             remaining_s = self._peers.remaining_s
-            seconds = FIRST_PEER_TIMEOUT_S if remaining_s == math.inf else max(remaining_s, 0) + POLL_INTERVAL_S
+            seconds = FIRST_PEER_TIMEOUT_S if remaining_s == math.inf else max(remaining_s, 0) + MAX_EVENT_WAIT_S
             self._peers.wait(seconds, self.interrupted)
             read.last_arrival = time.monotonic()
         else:

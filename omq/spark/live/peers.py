@@ -12,7 +12,7 @@ from omq.unpatched import threading
 
 log = logging.getLogger("omq.spark")
 
-POLL_INTERVAL_S: Final = 0.05  # between two checks for a peer
+MAX_EVENT_WAIT_S: Final = 0.05  # of one wait for an event
 _FAILURES: Final = frozenset({omq.EventKind.CONNECT_FAILED, omq.EventKind.HANDSHAKE_FAILED})
 
 
@@ -70,7 +70,7 @@ class Peers:
                     self._wait_reported = True
                     log.warning("%s", self._no_peer("yet"))
                 return False
-            self._read_event(min(POLL_INTERVAL_S, left))
+            self._read_event(min(MAX_EVENT_WAIT_S, left))
         return True
 
     def stats(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 import omq
 from omq.spark.errors import hidden_traceback
-from omq.spark.live.peers import POLL_INTERVAL_S, Peers
+from omq.spark.live.peers import MAX_EVENT_WAIT_S, Peers
 from omq.spark.live.rpc import is_same_user
 from omq.spark.live.settings import SocketSettings
 from omq.spark.options import STREAM_WRITE
@@ -70,7 +70,7 @@ def check_columns(settings: SocketSettings, columns: Mapping[str, str | None]) -
     if "topic" in columns and settings.socket != "PUB":
         raise omq.OptionError(f"column 'topic': it is for a PUB, not for a {settings.socket}")
     if "topic" in columns and settings.topic is not None:
-        raise omq.OptionError("option 'topic' and column 'topic' exclude each other")
+        raise omq.OptionError("option 'topic' and column 'topic' exclude each other; use one of them")
 
 
 class Sender:
@@ -93,7 +93,7 @@ class Sender:
         seconds, fails = settings.connect_timeout, settings.fail_on_connect_timeout
         if settings.connect and not settings.bind and seconds is not None:
             peers = Peers(self.socket, ",".join(settings.connect), seconds, fails)
-            peers.wait(seconds + POLL_INTERVAL_S)
+            peers.wait(seconds + MAX_EVENT_WAIT_S)
             peers.close()
         if settings.subscribers:
             try:

@@ -248,7 +248,9 @@ class TopicSettings(BaseSettings):
             ("endingOffsets", "endingTimestamp"),
         ):
             if one in own and other in own:
-                raise omq.OptionError(f"options {one!r} and {other!r} exclude each other: both set the same bound")
+                raise omq.OptionError(
+                    f"options {one!r} and {other!r} exclude each other: both set the same bound; set one of them"
+                )
         if use == READ and own.get("startingOffsets") == LATEST:
             raise omq.OptionError("option startingOffsets='latest': a batch would be empty; it is for a stream")
         if own.get("startingTimestamp", 0) > own.get("endingTimestamp", float("inf")):
@@ -265,12 +267,17 @@ class TopicSettings(BaseSettings):
             raise omq.OptionError(
                 "option 'maxTriggerDelay' needs 'minRowsPerTrigger', the rows that a microbatch waits for"
             )
-        if "curveSecretKeyFile" in own and "curveServerKeyFile" not in own:
-            raise omq.OptionError("option 'curveServerKeyFile' is missing: curveSecretKeyFile needs it")
-        if ("username" in own) != ("passwordFile" in own):
-            raise omq.OptionError("options 'username' and 'passwordFile' need each other")
+        for one, other in (
+            ("curveSecretKeyFile", "curveServerKeyFile"),
+            ("username", "passwordFile"),
+            ("passwordFile", "username"),
+        ):
+            if one in own and other not in own:
+                raise omq.OptionError(f"option {other!r} is missing: {one} needs it")
         if "username" in own and "curveServerKeyFile" in own:
-            raise omq.OptionError("options 'username' and 'curveServerKeyFile' exclude each other")
+            raise omq.OptionError(
+                "options 'username' and 'curveServerKeyFile' select different security mechanisms; set one of them"
+            )
 
     @classmethod
     def streams(cls, given: Mapping[str, str]) -> bool:

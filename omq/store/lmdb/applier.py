@@ -183,7 +183,7 @@ class Applier:
         self._handlers[type(write)](write)
 
     def finish(self) -> None:
-        """Writes the open blocks and the changed topics, and applies retention to these."""
+        """Writes the open blocks, and the changed topics and ack sets; applies retention, and frees deleted topics."""
         left = MAX_DELETIONS if self.deletion_limit is None else min(MAX_DELETIONS, self.deletion_limit)
         for topic in self.touched:
             if topic.id not in self.topics:
@@ -404,7 +404,10 @@ class Applier:
             self.touched.add(topic)
 
     def _alter_topic(self, write: AlterTopic) -> None:
-        """Rewrites the topic's row in the catalog's environment, and applies the settings in the topic's own."""
+        """Rewrites the topic's row, if this environment has the catalog.
+
+        Applies the settings, if this environment has the topic's records.
+        """
         if self.catalog is not None:
             self.catalog.alter(self._transaction, write)
         topic = self.topics.get(write.topic_id)

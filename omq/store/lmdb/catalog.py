@@ -186,7 +186,7 @@ class Catalog:
         return topic
 
     def alter(self, transaction: Any, write: AlterTopic) -> None:
-        """Rewrites the row of a topic with other settings. The topic itself takes them in its own environment."""
+        """Rewrites the topic's row with other settings. `Applier` of the topic's environment applies them."""
         id = write.topic_id
         if id in self.damaged:
             raise self.damaged[id]

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from omq.store.ack_set import PAGE_IDS, AckSet
-from omq.store.errors import DamagedError, StoreError
+from omq.store.errors import DamagedError, UnknownGroup
 from omq.store.lmdb.layout import (
     LAST_GENERATION,
     NUMBER,
@@ -32,7 +32,7 @@ def load_ack_set(transaction: Any, topic_id: int, group: str = "") -> AckSet:
 
     Raises:
         DamagedError: One of its rows is damaged.
-        StoreError: There is no such group.
+        UnknownGroup: There is no such group.
     """
     acks = AckSet()
     if group:
@@ -54,9 +54,9 @@ def load_ack_set(transaction: Any, topic_id: int, group: str = "") -> AckSet:
 
 
 def check_group(transaction: Any, topic_id: int, group: str) -> None:
-    """Raises `StoreError` if a topic has no such group."""
+    """Raises `UnknownGroup` if a topic has no such group."""
     if transaction.get(acks_key(b"w", topic_id, group)) is None:
-        raise StoreError(f"topic {topic_id} has no consumer group {group!r}")
+        raise UnknownGroup(topic_id, group)
 
 
 def _number(key: bytes, prefix: bytes) -> int:

@@ -230,7 +230,11 @@ class Flusher:
 
     @contextlib.contextmanager
     def _unpinned(self, kept: bool) -> Iterator[None]:
-        """Releases the pin and delays syncs while the map is replaced, which no transaction survives."""
+        """Blocks syncs and releases the pin (an open read transaction) while the map is replaced.
+
+        Args:
+            kept: False also deletes the saved meta pages, as later commits may reuse the pages that they refer to.
+        """
         with self._lock:
             if self._pin is not None and not kept:
                 with contextlib.suppress(OSError):

@@ -181,8 +181,8 @@ def _check_rows(environment: Environment) -> list[DamagedError]:
             try:
                 if kind == b"g":
                     _, stage, _, _, count = PIECE.unpack(key)
-                    if stage in stages and blocks.check(value, len(value)) != count:
-                        raise ValueError(f"it does not have {count} records")
+                    if stage in stages and (records := blocks.check(value, len(value))) != count:
+                        raise ValueError(f"it has {records} records; expected {count}")
                 elif kind == b"G":
                     stages.add(STAGE.unpack(without_checksum(key, value))[0])
                 elif kind != b"b":

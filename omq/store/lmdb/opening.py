@@ -114,7 +114,7 @@ def check_presence(strong: Path, weak: Path) -> None:
 
 
 def check_tails(environment: Environment, topics: Iterable[StoredTopic]) -> list[StoreError]:
-    """Reads the last block of each topic; returns the errors of those that are damaged or cannot be read."""
+    """Reads the last block of each topic; returns an error for each block that is damaged or unreadable."""
     found: list[StoreError] = []
     for topic in topics:
         if topic.last < topic.first:

@@ -183,10 +183,10 @@ def test_a_node_that_has_no_part_in_the_cluster_reports_why(tmp_path: Path) -> N
             assert figures(made.endpoints["monitor"])["aside"] is None
             later = {it["from"]: [it["store"], it["incarnations"][-1] + 1]}
             other.publish("KALV", **{**STATE, "number": 1 << 40, "known": later})
-            assert "is an older copy that was put back" in other.wait_for("ASIDE")["why"]
+            assert "is an older copy: it lacks the incarnation" in other.wait_for("ASIDE")["why"]
         finally:
             other.end()
-        assert "is an older copy that was put back" in figures(made.endpoints["monitor"])["aside"]
+        assert "is an older copy: it lacks the incarnation" in figures(made.endpoints["monitor"])["aside"]
         with pytest.raises(urllib.error.HTTPError, match="503") as error:
             urllib.request.urlopen(f"{made.endpoints['http']}/healthz", timeout=10)
         with error.value as answer:

@@ -44,7 +44,7 @@ def error_of(result: Result) -> str:
         (("topic", "create", "t", "max_age"), "max_age"),
         (("topic", "create", "t", "max_age=soon"), "max_age='soon'"),
         (("topic", "create", "t", "max_age=0"), "max_age=0"),
-        (("topic", "create", "t", "max_age=1", "max_age=2"), "given twice"),
+        (("topic", "create", "t", "max_age=1", "max_age=2"), "duplicate; give it once"),
         (("topic", "create", "t", "max_ages=1"), "did you mean max_age?"),
         (("topic", "create", "t", "overflow=block"), "max_messages"),
         (("topic", "create", "t", "dead_letter=t"), "dead_letter"),

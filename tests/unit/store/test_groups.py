@@ -8,7 +8,7 @@ import pytest
 
 from omq.store import memory
 from omq.store.ack_set import PAGE_IDS, AckSet
-from omq.store.errors import Gone, StoreError, UnknownTopic
+from omq.store.errors import Gone, StoreError, UnknownGroup, UnknownTopic
 from omq.store.interface import (
     MAX_READER_NAME_BYTES,
     Acknowledge,
@@ -107,7 +107,7 @@ def test_a_deleted_group_leaves_nothing(log: Opened, kind: str) -> None:
     assert not log.do(DeleteGroup(topic, "g")).found
     assert log.log.ack_floors(topic) == {"other": 0}
     assert log.log.all_ack_floors() == {topic: {"other": 0}}
-    with pytest.raises(StoreError, match="no consumer group 'g'"):
+    with pytest.raises(UnknownGroup, match="no consumer group 'g'; create it with SetGroup"):
         log.do(Acknowledge(topic, [(1, 1)], 1, group="g"))
     log.do(SetGroup(topic, "g", 1))
     assert seen(log.log.ack_set(topic, "g")) == (1, 1, [], {})
@@ -141,8 +141,8 @@ def test_what_cannot_be_written_changes_nothing(log: Opened, kind: str) -> None:
         (Acknowledge(topic, [(5, 11)], 0, group="g"), StoreError, "above 10"),
         (Acknowledge(topic, [(5, 5), (0, 3)], 0, group="g"), StoreError, "above 10"),
         (Acknowledge(topic, [], 11, group="g"), StoreError, "above 10"),
-        (Acknowledge(topic, [(5, 5)], 5, group="unknown"), StoreError, "no consumer group 'unknown'"),
-        (MoveToDeadLetter(topic, 5, topic, group="unknown"), StoreError, "no consumer group 'unknown'"),
+        (Acknowledge(topic, [(5, 5)], 5, group="unknown"), UnknownGroup, "no consumer group 'unknown'"),
+        (MoveToDeadLetter(topic, 5, topic, group="unknown"), UnknownGroup, "no consumer group 'unknown'"),
     ):
         with pytest.raises(kind_of_error, match=text):
             log.do(write)

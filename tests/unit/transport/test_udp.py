@@ -50,8 +50,8 @@ def test_endpoints(text, endpoint, bind):
         ("udp://127.0.0.1", "the port is missing"),
         ("udp://:5555", "the host is missing"),
         ("udp://127.0.0.1:65536", "not a number from 1 to 65535"),
-        ("udp://127.0.0.1:*", "for binding only"),
-        ("udp://*:5555", "for binding only"),
+        ("udp://127.0.0.1:*", "only for binding"),
+        ("udp://*:5555", "only for binding"),
         (
             "udp://127.0.0.1;127.0.0.2:5555",
             "an interface .* is for multicast only: '127.0.0.2' is not a multicast address",

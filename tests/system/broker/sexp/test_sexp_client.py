@@ -62,7 +62,7 @@ def test_what_is_refused(running):
         with pytest.raises(BrokerError, match="must not contain a slash"):
             client.publish("a/b", b"")
         client.create("t", persistence="transient")
-        with pytest.raises(BrokerError, match="it exists"):
+        with pytest.raises(BrokerError, match="topic 't' exists with delivery"):
             client.create("t", persistence="weak")
         with pytest.raises(BrokerError, match="above the newest id"):
             client.subscribe("t", replay=7)

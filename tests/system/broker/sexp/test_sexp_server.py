@@ -302,8 +302,8 @@ def test_what_a_topic_refuses_leaves_the_connection_open(running):
         (b"(Subscribe jobs From_beginning)", "Subscribe jobs: a round-robin topic is read From_current"),
         (b"(Subscribe jobs (From_time 0))", "Subscribe jobs: a round-robin topic is read From_current"),
         (b"(Subscribe jobs (From_message 0))", "Subscribe jobs: a round-robin topic is read From_current"),
-        (b"(Unsubscribe t)", "Unsubscribe t: this connection has no subscription to it"),
-        (b"(Unsubscribe nothing)", "Unsubscribe nothing: this connection has no subscription to it"),
+        (b"(Unsubscribe t)", "Unsubscribe t: this connection has no subscription to topic 't'"),
+        (b"(Unsubscribe nothing)", "Unsubscribe nothing: this connection has no subscription to topic 'nothing'"),
         (b'(Subscribe "" From_current)', None),
         (b"(Subscribe a/b From_current)", None),
         (b'(Subscribe "a\\nb" From_current)', None),
@@ -318,7 +318,7 @@ def test_what_a_topic_refuses_leaves_the_connection_open(running):
             assert len(found) < 500
         peer.subscribe(b"t")
         peer.send(b"(Subscribe t From_beginning)")
-        assert peer.error() == "Subscribe t: this connection has a subscription to it already"
+        assert peer.error() == "Subscribe t: this connection already has a subscription to topic 't'"
         running.publish("t", b"b")
         assert peer.message()[2] == b"b"
 
@@ -400,7 +400,7 @@ def test_create_finds_a_topic_as_asked_or_refuses(running):
         peer.send(b"(Create t Round_robin Transient)")
         assert peer.frame() == (CREATED, b"((id 1)(topic t))")
         peer.send(b"(Create t Round_robin (Persistent Weak))")
-        assert peer.error() == "Create t: it exists with delivery round-robin and persistence transient"
+        assert peer.error() == "Create t: topic 't' exists with delivery round-robin and persistence transient"
         peer.send(b"(Create a/b Broadcast Transient)")
         assert peer.error().startswith("Create a/b: ")
         peer.send(b"(Create s Broadcast (Persistent Strong))")
@@ -462,7 +462,7 @@ def test_the_broker_ends_in_order():
         running.create("t")
         peer = running.peer(2)
         peer.subscribe(b"t")
-    assert peer.error() == "the broker ends"
+    assert peer.error() == "the broker is stopping"
     assert peer.over()
     peer.sock.close()
 

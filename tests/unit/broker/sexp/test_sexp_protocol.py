@@ -129,6 +129,12 @@ def test_commands(text, command):
     assert write_command(command) == text + b"\n"
 
 
+@pytest.mark.parametrize("replay", ["beginning", None, 1.5])
+def test_a_replay_that_no_command_can_have_is_named(replay):
+    with pytest.raises(ValueError, match=f"^replay={replay!r}: must be "):
+        write_command(Subscribe(b"t", replay))
+
+
 @pytest.mark.parametrize(("text", "command"), ALSO_READ, ids=[repr(text[:40]) for text, _ in ALSO_READ])
 def test_commands_that_are_also_read(text, command):
     assert read_command(parse(text), 2) == command

@@ -26,15 +26,15 @@ def knows(done: AckedKeys, owner: str, key: str) -> bool:
 
 
 def found(done: AckedKeys, some: Keys) -> list[str]:
-    return [key for run in done.find("a", some) for key in run.texts()]
+    return [key for range_ in done.find("a", some) for key in range_.texts()]
 
 
 def test_received_keys_are_forgotten_after_a_while_and_stated_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omq.pzq.cluster.acked_keys.MAX_RUNS", runs := 1000)
+    monkeypatch.setattr("omq.pzq.cluster.acked_keys.MAX_RECENT_RANGES", limit := 1000)
     done = AckedKeys()
     done.add(keys(1, 10))
     done.add_checkpoint("a", STEM, AckCheckpoint(200, [(1, 5)]))
-    done.add(keys(100 + 2 * number, 1)[0] for number in range(runs))  # a run each
+    done.add(keys(100 + 2 * number, 1)[0] for number in range(limit))  # a range each
     assert [number for number in range(1, 11) if knows(done, "a", keys(number, 1)[0])] == [1, 2, 3, 4, 5]
     assert found(done, keys(1, 10)) == list(keys(1, 5))
 

@@ -15,7 +15,7 @@ def producers(*names: str) -> list[ProducerRequest]:
 def test_each_producer_is_answered_once_however_answers_part() -> None:
     answered: list[tuple[list[ProducerRequest], bytes | None]] = []
     answers = PendingAnswers(lambda asked, text: answered.append((asked, text)))
-    together = Keys([*keys(1, 3).runs, *keys(9, 2, when=101).runs])
+    together = Keys([*keys(1, 3).ranges, *keys(9, 2, when=101).ranges])
     answers.add(together, producers(*"abcde"))
     answers.add_repeated(together[1], producers("b", "x"))
     answers.add_repeated(together[1], producers("x"))

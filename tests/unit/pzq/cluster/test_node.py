@@ -279,19 +279,22 @@ def test_a_restarted_peer_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "reports",
+    ("reports", "text"),
     [
-        {},
-        {"incarnations": "x"},
-        state(1, incarnations=[]),
-        state(1, known={"a": 7}),
-        state(1, records={"a": 1}),
-        state(1, heard=[]),
-        state(1 << 63),
+        ({}, "not a valid state of a node: 'incarnations'"),
+        ({"incarnations": "x"}, "incarnations='x': must be a whole number"),
+        (state(1, incarnations=[]), "not a valid state of a node"),
+        (state(1, known={"a": 7}), "not a valid state of a node"),
+        (state(1, known={"a": ["p0", -1]}), "known=-1: must be a whole number"),
+        (state(1, records={"a": 1}), "not a valid state of a node"),
+        (state(1, records={"a": ["x", "b"]}), "records='x': must be a whole number"),
+        (state(1, heard=[]), "not a valid state of a node"),
+        (state(1, holds={"a": 0.5}), "holds=0.5: must be a whole number"),
+        (state(1 << 63), f"number={1 << 63}: must be a whole number"),
     ],
 )
-def test_an_invalid_state_is_refused(reports: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"."):
+def test_an_invalid_state_is_refused(reports: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
         receive_state(node("b"), "b", reports, 1.0)
 
 

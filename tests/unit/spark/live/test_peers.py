@@ -51,7 +51,7 @@ def test_a_wrong_key_is_reported() -> None:
 
 
 def test_a_peer_is_met_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omq.spark.live.peers.POLL_INTERVAL_S", 60.0)
+    monkeypatch.setattr("omq.spark.live.peers.MAX_EVENT_WAIT_S", 60.0)
     with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0) as push, omq.PULL(connect=push.endpoints[0]) as pull:
         begun = time.monotonic()
         assert Peers(pull, push.endpoints[0], 60.0, True).wait(60)

@@ -19,7 +19,7 @@ from omq.spark.options import STREAM_WRITE, WRITE
         ({"id": "bigint"}, {}, "column 'id' of type bigint: a sink takes 'value'"),
         ({"value": "string", "topic": "string"}, {}, "column 'topic': it is for a PUB, not for a PUSH"),
         ({"topic": "string"}, {"socket": "PUB"}, "either the column 'value' or the column 'parts'"),
-        ({"value": "string", "topic": "string"}, {"socket": "PUB", "topic": "t"}, "column 'topic' exclude each other"),
+        ({"value": "string", "topic": "string"}, {"socket": "PUB", "topic": "t"}, "exclude each other; use one"),
     ],
 )
 def test_columns_that_a_socket_cannot_send_are_refused(

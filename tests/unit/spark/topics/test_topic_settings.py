@@ -94,7 +94,7 @@ def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
         ("read", {**TOPIC, "startingOffsets": '{"t": 1, "t": 2}'}, "or an id of each topic or of some, once"),
         ("read", {**TOPIC, "endingOffsets": '{"t": 1, "t": 1}'}, "or an id of each topic, once"),
         ("read", {**TOPIC, "endingOffsets": "earliest"}, "option endingOffsets='earliest': must be latest"),
-        ("read", {**TOPIC, "startingOffsets": "earliest", "startingTimestamp": "1"}, "exclude each other"),
+        ("read", {**TOPIC, "startingOffsets": "earliest", "startingTimestamp": "1"}, "exclude each other.*; set one"),
         ("read", {**TOPIC, "endingOffsets": "latest", "endingTimestamp": "1"}, "exclude each other"),
         ("read", {**TOPIC, "startingTimestamp": "9", "endingTimestamp": "8"}, "startingTimestamp='9' is after ending"),
         ("read", {**TOPIC, "startingTimestamp": "soon"}, "option startingTimestamp='soon': must be milliseconds"),
@@ -133,11 +133,12 @@ def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
         ("write", {**TOPIC, "startingOffsets": "earliest"}, "not an option of write: 'startingOffsets'"),
         ("write", {"connect": URL, "topics": "t"}, "not an option of write: 'topics'"),
         ("read", {**TOPIC, "curveSecretKeyFile": "f"}, "option 'curveServerKeyFile' is missing"),
-        ("read", {**TOPIC, "username": "u"}, "options 'username' and 'passwordFile' need each other"),
+        ("read", {**TOPIC, "username": "u"}, "option 'passwordFile' is missing: username needs it"),
+        ("read", {**TOPIC, "passwordFile": "f"}, "option 'username' is missing: passwordFile needs it"),
         (
             "read",
             {**TOPIC, "username": "u", "passwordFile": "f", "curveServerKeyFile": "g"},
-            "options 'username' and 'curveServerKeyFile' exclude each other",
+            "options 'username' and 'curveServerKeyFile' select different security mechanisms; set one of them",
         ),
     ],
 )

@@ -1,10 +1,13 @@
-"""Stages of the store on disk that have the same names in several environments."""
+"""Stages of the store on disk."""
+
+from pathlib import Path
 
 import pytest
 
 from omq._core import blocks
 from omq.store.errors import StageError
 from omq.store.interface import AbortStage, CommitStages, Stage
+from omq.store.lmdb.inspector import Inspector
 from tests.support.open_store import Opened
 
 
@@ -41,3 +44,12 @@ def test_a_stage_that_exists_twice_is_not_half_committed(store: Opened, monkeypa
         store.do(CommitStages(b"c", [b"s"]))
     store.do(AbortStage(b"s"))
     assert store.do(CommitStages(b"c", [b"s"])).published == [(b"s", two, 1, 1)]
+
+
+def test_a_staged_piece_that_lacks_records_is_damaged(tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    with Opened.on_disk(directory) as log:
+        log.do(Stage(log.make("t"), blocks.encode([b"x"]), 2, b"s", 1))
+    with Inspector(directory) as offline:
+        (damage,) = offline.check_rows()
+    assert str(damage).endswith(" is damaged: it has 1 records; expected 2")
