@@ -1,8 +1,8 @@
 """Measures how much other work slows a publisher and a replay: `python -m bench.broker.neighbors`.
 
 A client publishes one message at a time to a broker with many topics, alone and next to a scrape of `/metrics` each
-second. Another replays a topic alone, next to a consumer group of the same topic, and, to tell the group from the load
-on the cores, next to a work queue of another topic. The phases of each comparison take turns.
+second. Another replays a topic alone, next to a consumer group of the same topic, and, to separate the group from the
+load on the cores, next to a work queue of another topic. The phases of each comparison take turns.
 """
 
 from __future__ import annotations
