@@ -729,7 +729,7 @@ class BroadcastTopic(Topic):
             return
         if consumers := len(self.group(name).consumers):
             raise TopicError(
-                f"group {name!r} of topic {self.name!r} has {consumers} consumers and cannot be {change}; "
+                f"group {name!r} of topic {self.name!r} cannot be {change}: it is in use (consumers: {consumers}); "
                 "close them first"
             )
 

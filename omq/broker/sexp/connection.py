@@ -305,7 +305,7 @@ class SexpConnection:
     async def _create_topic(self, command: Create) -> Created:
         name = topic_name(command.topic)
         if not self.broker.permissions.allows(None, "create", name):
-            raise PermissionDenied("that is not permitted")
+            raise PermissionDenied(f"a client without a name may not create {name!r}")
         # The protocol has no other settings, so these are not compared.
         topic = self.broker.topics.get(name)
         if topic is None:
@@ -325,7 +325,7 @@ class SexpConnection:
         topic = self.broker.topic(name)
         action = round_robin if topic.delivery == "round-robin" else broadcast
         if not self.broker.permissions.allows(None, action, name):
-            raise PermissionDenied("that is not permitted")
+            raise PermissionDenied(f"a client without a name may not {action} {name!r}")
         return topic
 
     # --------------------------------------------------------------------------------------------- sending
