@@ -67,7 +67,7 @@ def server() -> Iterator[StatsServer]:
 
 
 @pytest.fixture
-def look(window: Browser, server: StatsServer) -> Callable[..., Browser]:
+def look(window: Browser, server: StatsServer) -> Iterator[Callable[..., Browser]]:
     """Opens the page, and waits until it shows the statistics."""
 
     def opened(*topics: Any, size: tuple[int, int] = DESKTOP, **changes: Any) -> Browser:
@@ -79,7 +79,8 @@ def look(window: Browser, server: StatsServer) -> Callable[..., Browser]:
         until(lambda: window.text("#state") not in ("", "asking"), "the page shows nothing")
         return window
 
-    return opened
+    yield opened
+    window.driver.get("about:blank")  # no page of this server is left to complain about its end in the next test
 
 
 def reader(**changes: Any) -> dict[str, Any]:

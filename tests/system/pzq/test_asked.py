@@ -112,7 +112,8 @@ def test_figures_add_up_while_a_producer_asks(tmp_path: Path) -> None:
         try:
             for _ in range(100):
                 stats = figures(monitor)
-                assert stats["messages"] == stats["stored"]
+                # The store's thread may have just committed the one message that is not answered yet.
+                assert stats["messages"] - stats["stored"] in (0, 1)
         finally:
             ended.set()
             thread.join(10)
