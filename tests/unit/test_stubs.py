@@ -17,6 +17,8 @@ import omq
 CORE = Path(omq.__file__).parent / "_core"
 STUBS = sorted(CORE.rglob("*.pyi"))
 
+with_cython = pytest.mark.xdist_group("cython")  # importing it takes two seconds: in one process
+
 SOURCE = '''"""A module.
 
     With details."""
@@ -135,14 +137,16 @@ def take(values: list[Buffer], *more: bytes, **options: Any) -> Iterator[OmqErro
 
 @cache
 def tool() -> SimpleNamespace:
-    """Returns the module that writes stubs; importing Cython for it takes a second."""
+    """Returns the module that writes stubs, which imports Cython."""
     return SimpleNamespace(**runpy.run_path(str(CORE / "stubs.py")))
 
 
+@with_cython
 def test_a_stub_has_what_python_may_use():
     assert tool().Stub(SOURCE, DECLARATIONS, {}).text == STUB
 
 
+@with_cython
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [
@@ -156,6 +160,7 @@ def test_a_source_that_declares_too_little_is_refused(source, complaint):
         tool().Stub(source, "", {})
 
 
+@with_cython
 def test_stubs_are_up_to_date():
     assert {path: path.read_text() for path in STUBS} == dict(tool().stubs(CORE))
 
