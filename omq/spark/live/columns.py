@@ -64,7 +64,9 @@ class MessageBatch:
     ) -> MessageBatch:
         """Returns messages of any number of parts."""
         parts = list(chain.from_iterable(messages))
-        return cls(endpoint, first, runs, pa.py_buffer(b"".join(parts)), _offsets(parts), _offsets(messages))
+        # Without starts, the column `value` is the body itself and no copy of it.
+        starts = None if all(len(one) == 1 for one in messages) else _offsets(messages)
+        return cls(endpoint, first, runs, pa.py_buffer(b"".join(parts)), _offsets(parts), starts)
 
     @property
     def count(self) -> int:
