@@ -7,6 +7,7 @@ afterwards the collector is asked what it would have had to do.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextlib
 import functools
@@ -132,6 +133,7 @@ def concerns_us(found: object) -> bool:
 @contextlib.contextmanager
 def nothing_to_collect() -> Iterator[None]:
     """Collects nothing meanwhile, and fails if the collector then finds anything of omq's."""
+    threads = _thread._count()
     gc.collect()
     gc.freeze()  # the collector is asked about what comes now, and need not look at all that a test process has
     was_on, flags = gc.isenabled(), gc.get_debug()
@@ -140,6 +142,7 @@ def nothing_to_collect() -> Iterator[None]:
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
         yield
+        until(lambda: _thread._count() <= threads, "the end of its threads")  # one that starts another may still run
         gc.collect()
         found = [one for one in gc.garbage if concerns_us(one)]
         complaint = described(list(gc.garbage)) if found else ""
