@@ -336,7 +336,7 @@ def _subscribe(seconds: float, endpoint: str) -> None:
     end = time.monotonic() + seconds
     with SignalLoad() as load:
         for number in itertools.count():
-            if time.monotonic() > end:
+            if not load.continues(end):
                 break
             prefix = b"%08d" % number
             while not load.gather([], map(sub.subscribe, [prefix])):
