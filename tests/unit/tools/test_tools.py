@@ -160,3 +160,9 @@ def test_a_copy_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.Monkey
     files = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
     assert files == {"omq/_core/a.pyx", "omq/_core/a.so", "tests/crash.c", "setup.py"}
     assert (copy / "omq/_core/a.so").read_text() == "compiled here"
+
+
+def test_the_mark_alone_is_set_in_test_files_only() -> None:
+    """The part `alone` collects the files that name the mark, so one that is set elsewhere would run nothing."""
+    others = [path for path in (processes.ROOT / "tests").rglob("*.py") if not path.name.startswith("test_")]
+    assert [path for path in others if "pytest.mark.alone" in path.read_text()] == []
