@@ -227,7 +227,7 @@ def test_what_a_slow_subscriber_misses_is_counted(proxy):
 def test_an_altered_byte_of_the_handshake_costs_a_connection_at_most(proxy, where, twin, way):
     """Each byte of greeting and READY in turn; the connection that follows is good."""
     history, offsets = History(), range(0, _HANDSHAKE, 5)
-    pull = End(twin, "PULL", collecting(history, "pull"), where(), bind=True, handshake_timeout=0.05)
+    pull = End(twin, "PULL", collecting(history, "pull"), where(), bind=True, handshake_timeout=0.5)
     pushes = []
     for offset in offsets:
         link = proxy.link(
@@ -235,7 +235,7 @@ def test_an_altered_byte_of_the_handshake_costs_a_connection_at_most(proxy, wher
         )
         # Who is done leaves the proxy, and the interpreter's lock, to the others.
         role = streaming(history, offset, 20, pace=4, rest=0.2)
-        pushes.append(End(twin, "PUSH", role, link.endpoint, reconnect_interval=0.005, handshake_timeout=0.05))
+        pushes.append(End(twin, "PUSH", role, link.endpoint, reconnect_interval=0.005, handshake_timeout=0.5))
     for offset in offsets:
         until(lambda offset=offset: len(history.got(offset)) >= 10, lambda offset=offset: f"offset {offset} ends well")
     finish(*pushes, pull)

@@ -261,7 +261,7 @@ def test_a_consumer_that_does_not_read_is_not_sent_the_same_again_and_again(make
 
 
 def test_a_consumer_that_hangs_gets_nothing_while_another_one_is_busy(make: Make) -> None:
-    device = make(ack_timeout=300_000)
+    device = make(ack_timeout=1_000_000)
     with clients(device) as (producer, _), Consumer(device.endpoints["send"], prefetch=1) as other:
         until(lambda: figures(device.endpoints["monitor"])["consumers"] == 2)
         for _ in range(61):
