@@ -229,7 +229,7 @@ class SocketBase:
         return self._engine.endpoints.bound
 
     def drain(self) -> None:
-        """Stops peers from sending, before `close`, without losing what they have sent. PULL and SUB only.
+        """Stops peers from sending, before `close`, without losing what they have sent. For types that only receive.
 
         The socket stops listening and dialling, and ends its side of each connection. A peer that runs omq sends the
         rest of the batch in progress, and keeps later messages for others; libzmq ends the connection at once. Messages
@@ -239,8 +239,8 @@ class SocketBase:
         The call does not wait, and may be repeated; threads that receive continue. To spare peers from waiting, it
         reads beyond `recv_hwm`, up to 16 MiB a connection. A handshake in progress is finished first, within
         `handshake_timeout`; its peer is in `peers` only then. Heartbeats no longer end a connection, because neither
-        side can answer: a peer that is stopped, or continues to send, stays in `peers` until it ends its side. So limit
-        the wait for that, and `close` ends what is left.
+        side can answer: a peer that hangs, or continues to send, stays in `peers` until it ends its side. So limit the
+        wait for that, and `close` ends what is left.
 
         Raises:
             StateError: The type sends.
