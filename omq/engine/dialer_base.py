@@ -69,12 +69,12 @@ class DialerBase(StateMachine[DialerState]):
 
     @property
     def leaving(self) -> bool:
-        """Returns whether it is an endpoint of the socket no longer, and dials for its messages only."""
+        """Returns whether its endpoint is disconnected, and it dials only to send the remaining messages."""
         return self.state is DialerState.LEAVING
 
     @property
     def dials_on(self) -> bool:
-        """Returns whether it is an endpoint of the socket, and has not ended."""
+        """Returns whether its endpoint is connected to the socket, and it has not ended."""
         return self.state is not DialerState.LEAVING and self.state is not DialerState.CLOSED
 
     @property

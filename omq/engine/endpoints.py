@@ -235,12 +235,14 @@ class Endpoints:
         return ConnectRoute(str(endpoint), endpoint, transport, options)
 
     def queue_connect(self, route: ConnectRoute) -> bool:
-        """Queues an endpoint for `dial_queued`, on any thread, and connects at once where no name has to be resolved.
+        """Queues an endpoint for `dial_queued`, on any thread.
+
+        Connects at once if no name has to be resolved and the mechanism is NULL (`_start_early`).
 
         Returns:
-            Whether the endpoint is queued. It is not if `dial_queued` could fail, or if its effect must show at once:
-                an endpoint that is connected already may have other options, and the ends of a pipe see each other
-                at once.
+            Whether the endpoint is queued. Otherwise the caller must call `connect`: the transport has no stream
+                (inproc, udp), the endpoint is connected or queued already, or an error of `use_fd` must reach the
+                caller.
         """
         if not isinstance(route.transport, StreamTransport) or route.name in self.dialers or route.name in self._queued:
             return False

@@ -45,7 +45,7 @@ class SessionBase(StateMachine[ConnectionState]):
 
     @property
     def is_ready(self) -> bool:
-        """Returns whether messages can flow."""
+        """Returns whether the session is ready, or only our side of the stream has ended (`CLOSING`)."""
         return self.state is ConnectionState.READY or self.state is ConnectionState.CLOSING
 
     @property

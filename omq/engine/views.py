@@ -84,12 +84,12 @@ class Session(RoutedSession, Protocol):
 
     @property
     def ended(self) -> asyncio.Future[None]:
-        """A future that is done when the peer takes no new messages any more, or the session has ended."""
+        """A future that is done when the peer takes no more messages, or the session has ended."""
         ...
 
     @property
     def is_ready(self) -> bool:
-        """Returns whether its handshake has finished, and the connection is not over."""
+        """Returns whether the session is ready, or only our side of the stream has ended (`CLOSING`)."""
         ...
 
     @property
@@ -157,12 +157,12 @@ class DialerView(Protocol):
 
     @property
     def leaving(self) -> bool:
-        """Returns whether it is an endpoint of the socket no longer, and dials for its messages only."""
+        """Returns whether its endpoint is disconnected, and it dials only to send the remaining messages."""
         ...
 
     @property
     def dials_on(self) -> bool:
-        """Returns whether it is an endpoint of the socket, and has not ended."""
+        """Returns whether its endpoint is connected to the socket, and it has not ended."""
         ...
 
     def stop_dialling(self) -> None:

@@ -126,7 +126,7 @@ class WireSession(StateMachine[ConnectionState]):
 
     @property
     def is_ready(self) -> bool:
-        """Returns whether the handshake has finished and the connection is not over."""
+        """Returns whether the session is ready, or only our side of the stream has ended (`CLOSING`)."""
         return self.state is _READY or self.state is _CLOSING
 
     @property
@@ -151,7 +151,7 @@ class WireSession(StateMachine[ConnectionState]):
 
     @property
     def ended(self) -> asyncio.Future[None]:
-        """A future that is done when the peer takes no new messages any more, or the session has ended.
+        """A future that is done when the peer takes no more messages, or the session has ended.
 
         The dialer waits for it.
         """

@@ -16,8 +16,8 @@ class RateLimit:
         interval: Seconds.
 
     Attributes:
-        suppressed: The number of lines that were suppressed since the last one that passed. Right after a line has
-            passed: the number before it.
+        suppressed: The number of lines suppressed since the last one that passed. After `passes` has returned true, and
+            until its next call: the number suppressed before that line, which the line may report.
     """
 
     __slots__ = ("_interval", "_last_passed", "_next", "suppressed")

@@ -117,7 +117,7 @@ class Settings:
         return {re.sub("[A-Z]", r"_\g<0>", name.removesuffix("PerTrigger")).lower(): own[name] for name in own}
 
     def check(self) -> None:
-        """Raises an `OptionError` for options that cannot be combined."""
+        """Raises an `OptionError` for values that are not valid, or that cannot be combined."""
         known = self._known_columns()
         for name in self.columns:
             if name not in known:

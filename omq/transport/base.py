@@ -233,7 +233,7 @@ class StreamTransport(Transport[EndpointT]):
         """Sets the options of a connection on an accepted socket.
 
         Raises:
-            OSError: The system refused; the connection may be gone.
+            OSError: The system refused an option; the connection may be gone.
         """
 
     def rejection(self, sock: socket.socket, address: Any, options: Options) -> str | None:
@@ -281,7 +281,7 @@ class StreamTransport(Transport[EndpointT]):
             dialled: Whether this side has dialled.
 
         Raises:
-            OSError: The system refused; the descriptor stays the caller's.
+            OSError: The system refused to make the relay; the descriptor stays the caller's.
         """
         return None
 
@@ -344,7 +344,7 @@ class DatagramTransport(Transport[EndpointT]):
             The socket, non-blocking and connected.
 
         Raises:
-            ConnectError: The system refused; see `errno`.
+            ConnectError: The socket cannot be made or connected; see `errno`.
         """
 
 

@@ -155,14 +155,14 @@ def prepare(endpoint: IpcEndpoint, options: Options) -> tuple[socket.socket, byt
     """Makes a socket that is ready to connect.
 
     Args:
-        endpoint: The endpoint to connect to; it has a path.
+        endpoint: The endpoint to connect to.
         options: `send_buffer` and `recv_buffer` apply.
 
     Returns:
         A non-blocking socket, and the address to connect it to.
 
     Raises:
-        ConnectError: The system refused.
+        ConnectError: The endpoint is a wildcard, or the system refused to make the socket.
     """
     if endpoint.path is None:
         raise ConnectError(errno.EINVAL, f"{endpoint}: cannot connect to a wildcard")
@@ -180,7 +180,7 @@ def tune(sock: socket.socket | SettingsRecorder, options: Options) -> None:
         options: `send_buffer` (512 KiB if `None`) and `recv_buffer` apply.
 
     Raises:
-        OSError: The system refused.
+        OSError: The system refused an option.
     """
     send_buffer = _SEND_BUFFER_BYTES if options.send_buffer is None else options.send_buffer
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)

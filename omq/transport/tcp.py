@@ -334,7 +334,7 @@ def tune(sock: socket.socket | SettingsRecorder, options: Options) -> None:
         options: `tcp_keepalive*`, `tcp_user_timeout`, `priority`, `send_buffer` and `recv_buffer` apply.
 
     Raises:
-        OSError: The system refused; the connection may be gone.
+        OSError: The system refused an option; the connection may be gone.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if options.priority:

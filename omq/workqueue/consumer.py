@@ -217,7 +217,7 @@ class QueueConsumer:
 
     @property
     def hangs(self) -> bool:
-        """Returns whether a deadline has passed without progress since."""
+        """Returns whether a deadline has passed, and the consumer has made no progress since."""
         return self._timeouts > 0
 
     def start_trial(self) -> None:
@@ -343,7 +343,11 @@ class QueueConsumer:
                 self._queue_of(piece).requeue_uncounted(self._of_queue(piece))
 
     def _back_off(self) -> None:
-        """Starts a backoff after a deadline without progress. Its duration doubles each time."""
+        """Starts a backoff if the consumer has made no progress for an ack timeout.
+
+        Each one is twice as long as the one before, up to a maximum. After recent progress, the method only schedules
+        the return of the withheld credit.
+        """
         now = self._loop.time()
         if now - self._last_progress < self._deadlines.timeout * 0.9:  # timers are not exact
             if self._backoff is None:  # without further progress, the withheld credit may be its only credit

@@ -233,7 +233,7 @@ class Handshake:
         return self._mechanism.outgoing()
 
     def answer(self, refusal: bytes | None = None, why: str = "") -> bytes:
-        """Answers the open `question`.
+        """Answers `question`.
 
         Args:
             refusal: `None` admits the peer. Otherwise the reason for the ERROR command of `failure`, such as `b"400"`,
@@ -247,7 +247,7 @@ class Handshake:
             AuthenticationError: The answer was a refusal.
             RemoteProtocolError: Bytes that arrived meanwhile violate ZMTP.
             HandshakeError: As for `receive`.
-            LocalProtocolError: No question is open.
+            LocalProtocolError: `question` is `None`.
         """
         self._move(_E.ANSWER)
         try:

@@ -114,11 +114,12 @@ class Mechanism(ABC):
         return frames
 
     def receive(self, command: Command) -> None:
-        """Handles the peer's next command. Not called while a question is open.
+        """Handles the peer's next command. Not called while `question` waits for `answer`.
 
         Raises:
             RemoteProtocolError: The command is not allowed here, or is malformed.
-            HandshakeError: The peer has sent ERROR; with a status code of ZAP it is an `AuthenticationError`.
+            HandshakeError: The peer has sent ERROR. It is an `AuthenticationError` for a reason of 300, 400 or 500.
+            MechanismError: Both sides are clients.
         """
         step = self.steps[self.phase].get(command.name)
         if step is None:
@@ -134,7 +135,7 @@ class Mechanism(ABC):
             raise kind(f"the peer refused the handshake: {quoted(self.peer_error, 255)}")
 
     def answer(self, refusal: bytes | None, why: str = "") -> None:
-        """Answers the open question.
+        """Answers `question`.
 
         Args:
             refusal: `None` admits the peer. Otherwise the reason for its ERROR command, such as `b"400"`, or `b""` to
@@ -142,7 +143,7 @@ class Mechanism(ABC):
             why: Details of a refusal, for the log of this side alone.
 
         Raises:
-            LocalProtocolError: No question is open.
+            LocalProtocolError: `question` is `None`.
             HandshakeError: The answer was a refusal; of the peer's credentials it is an `AuthenticationError`.
         """
         if self.question is None:

@@ -839,13 +839,13 @@ class TopicAdmission:
     def set_bounds(
         self, overflow: str, max_messages: int | None, max_bytes: int | None, owner: UserUsage | None = None
     ) -> None:
-        """Sets the bounds. Waiting publications go on if they have room now, and are rejected if they may not wait.
+        """Sets the bounds. Submits waiting publications that now have room; rejects the rest unless they may block.
 
         Args:
-            overflow: `reject` or `block`: what a publication without room does.
-            max_messages: The most messages of the topic; `None` for no bound.
-            max_bytes: The most bytes of the topic, approximately; `None` for no bound.
-            owner: The user whose topics share a limit of bytes; `None` for no limit.
+            overflow: `block`: a publication without room waits. Any other value rejects it.
+            max_messages: The maximum number of messages in the topic; `None` for no bound.
+            max_bytes: The maximum number of bytes in the topic, approximately; `None` for no bound.
+            owner: The usage of the owner, whose topics share a limit of bytes; `None` for no limit.
         """
         self._owner = owner
         self._blocks = overflow == "block"
@@ -1003,7 +1003,7 @@ class TopicAdmission:
         self._scheduler.held.used -= publication.held_bytes
 
     def probed(self, publication: RecordsPublication, repeats: bool) -> None:
-        """Handles the result of a probe: a repetition is answered and waits no longer."""
+        """Handles the result of a probe: a repetition is answered and no longer waits."""
         if repeats:
             if publication in self._held:
                 self._remove(publication)

@@ -31,7 +31,7 @@ class OwnIds:
         return any(first > self._store.topic(queue.id).last for queue, first, _ in self._ranges(Keys.of([key]).ranges))
 
     def came_back(self, keys: Keys) -> None:
-        """Marks the ids of this node's messages that came back as replicas as lost: their topic has them no longer."""
+        """Marks the ids of this node's messages that came back as replicas as lost: their topic no longer has them."""
         for queue, first, last in self._ranges(keys.ranges):
             queue.lost.add(first, last)
 

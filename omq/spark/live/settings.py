@@ -175,7 +175,7 @@ class SocketSettings(BaseSettings):
         return {**super()._fields(use, own), **seconds, "keys": keys}
 
     def check(self) -> None:
-        """Raises an `OptionError` for options that cannot be combined."""
+        """Raises an `OptionError` for values that are not valid, or that cannot be combined."""
         super().check()
         omq.Options.parse(omq.SocketType(self.socket), dict(self.options))
         for option, endpoints in (("bind", self.bind), ("connect", self.connect)):

@@ -113,7 +113,7 @@ def split(ranges: Sequence[TopicRange], min_count: int | None) -> list[TopicRang
 
 
 def allocate(wanted: Sequence[int], limit: int) -> list[int]:
-    """Divides *limit* in proportion to the wanted numbers, without giving any more than wanted.
+    """Divides *limit* in proportion to the wanted numbers. No share exceeds its wanted number.
 
     Every number above 0 gets at least 1, if the limit allows it: a small topic must not starve next to a large one.
     """

@@ -296,7 +296,7 @@ class TopicSettings(BaseSettings):
         return {**found, "endpoint": own.pop("connect"), **super()._fields(use, own), "secrets": secrets}
 
     def check(self) -> None:
-        """Raises an `OptionError` for options that cannot be combined."""
+        """Raises an `OptionError` for values that are not valid, or that cannot be combined."""
         super().check()
         if self.endpoint.count("://") > 1:
             raise omq.OptionError(

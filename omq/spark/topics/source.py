@@ -126,7 +126,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return begin == self._initial and all(offset.begin is None for offset in begin.topics.values())
 
     def _resume(self, begin: Offset, broker: str, infos: Mapping[str, TopicInfo]) -> dict[str, TopicOffset]:
-        """Returns the offset from which each topic continues, and reports the loss of those that cannot."""
+        """Returns the next offset of each topic of the query, and reports messages that can no longer be read."""
         settings = self._settings
         found: dict[str, TopicOffset] = {}
         is_first = self._is_first(begin)
