@@ -68,7 +68,7 @@ def _retention(value: object) -> str:
 
 def _delay(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MAX_SECONDS:
-        raise ValueError("must be a number of seconds from 0 up to 1e12, or a list of them, one for each attempt")
+        raise ValueError("must be a number of seconds, 0 or above and below 1e12, or a list of them, one per attempt")
     return float(value)
 
 

@@ -65,7 +65,7 @@ class Bus:
             raise UsageError(f"socket_name={self.socket_name!r}: must be a path").about("socket_name")
         if self.transport == "ipc" and (size := len(os.fsencode(self.path_prefix)) + len(".manager")) > MAX_PATH_BYTES:
             name, value = self.argument
-            reason = f"a path of {size} bytes is too long: the system takes {MAX_PATH_BYTES}"
+            reason = f"the path {self.path_prefix}.manager has {size} bytes; at most {MAX_PATH_BYTES} are allowed"
             raise UsageError(f"{name}={value!r}: {reason}").about(name)
         if not isinstance(self.port, int) or isinstance(self.port, bool) or not 0 <= self.port < 65536:
             raise UsageError(f"port={self.port!r}: must be a whole number from 0 to 65535").about("port")

@@ -396,5 +396,5 @@ def _parse(rest: str, bind: bool) -> IpcEndpoint:
     except UnicodeError:
         raise ValueError("the path cannot be encoded for the file system") from None
     if size > MAX_PATH_BYTES:
-        raise ValueError(f"the path is too long: {size} bytes, the limit is {MAX_PATH_BYTES}")
+        raise ValueError(f"the path has {size} bytes; at most {MAX_PATH_BYTES} are allowed")
     return IpcEndpoint(rest)

@@ -45,7 +45,7 @@ class CurvePhase(IdentityEnum):
     INITIATE_SENT = "client: INITIATE is sent, READY is awaited"
     HELLO_AWAITED = "server: HELLO is awaited"
     INITIATE_AWAITED = "server: WELCOME is sent, INITIATE is awaited"
-    ASKING = "server: a question is open"
+    ASKING = "server: the engine must decide whether to admit the client"
     AGREED = "READY is sent, and received"
     REFUSED = "the server has sent ERROR"
 

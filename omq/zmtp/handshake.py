@@ -43,7 +43,7 @@ class HandshakeState(IdentityEnum):
     NEW = "nothing is sent"
     GREETING = "our greeting is sent, the peer's is awaited"
     SECURITY = "the mechanism exchanges its commands"
-    ASKING = "the engine has a question to answer"
+    ASKING = "the engine must decide whether to admit the peer"
     DONE = "both sides have agreed"
     FAILED = "the connection is to be closed"
 

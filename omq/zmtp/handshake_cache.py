@@ -165,7 +165,7 @@ class CachedHandshake:
         return handshake
 
     def answer(self, refusal: bytes | None = None, why: str = "") -> bytes:
-        raise LocalProtocolError("there is no open question")
+        raise LocalProtocolError("answer: there is no question to answer")
 
     def failure(self) -> bytes:
         return b"" if self._handshake is None else self._handshake.failure()

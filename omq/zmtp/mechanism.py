@@ -147,7 +147,7 @@ class Mechanism(ABC):
             HandshakeError: The answer was a refusal; of the peer's credentials it is an `AuthenticationError`.
         """
         if self.question is None:
-            raise LocalProtocolError("there is no open question")
+            raise LocalProtocolError("answer: there is no question to answer")
         # The frame comes first: a reason without an encoding leaves the question open and the peer outside.
         self._failure = error(refusal) if refusal else b""
         self.question = None

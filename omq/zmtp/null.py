@@ -13,7 +13,7 @@ class NullPhase(IdentityEnum):
     """The phase of a NULL handshake."""
 
     START = "the greetings are not complete"
-    ASKING = "a question is open; READY is not sent"
+    ASKING = "the engine must decide whether to admit the peer; READY is not sent"
     READY_SENT = "our READY is sent, the peer's is awaited"
     AGREED = "both have sent READY"
     REFUSED = "the peer has sent ERROR"

@@ -19,7 +19,7 @@ class PlainPhase(IdentityEnum):
     HELLO_SENT = "client: HELLO is sent, WELCOME is awaited"
     INITIATE_SENT = "client: INITIATE is sent, READY is awaited"
     HELLO_AWAITED = "server: HELLO is awaited"
-    ASKING = "server: a question is open"
+    ASKING = "server: the engine must decide whether to admit the client"
     INITIATE_AWAITED = "server: WELCOME is sent, INITIATE is awaited"
     AGREED = "READY is sent, and received"
     REFUSED = "the server has sent ERROR"

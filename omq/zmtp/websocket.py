@@ -205,7 +205,7 @@ class WebSocketHandshake:
 
     def answer(self, refusal: bytes | None = None, why: str = "") -> bytes:
         if self._chosen is None:
-            raise LocalProtocolError("there is no open question")
+            raise LocalProtocolError("answer: there is no question to answer")
         return self._codec.wrap(self._chosen.answer(refusal, why)) + self._go_on(self._chosen)
 
     def failure(self) -> bytes:

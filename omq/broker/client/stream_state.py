@@ -20,7 +20,7 @@ from omq.errors import OmqError
 
 CREDIT_BYTES: Final = 8 << 20  #: The default credit of a subscription.
 
-_MAX_ACK_BATCH: Final = 256  #: The most acknowledgements in one message.
+_MAX_ACK_BATCH: Final = 256  #: The maximum number of acks in one message.
 
 #: A received block: header, records, delivery counts (empty if all are 1), the number of its first records that had
 #: arrived before, and `StreamState.first_session`.
@@ -348,7 +348,9 @@ class ConsumerState(StreamState):
     def handle_block(self, header: bytes, records: bytes, counts: bytes) -> list[bytes] | None:
         _, count = _check_block(header, records)
         if len(counts) not in (0, 4 * count):
-            raise ValueError(f"a block of {count} records has {len(counts)} bytes of delivery counts")
+            raise ValueError(
+                f"a block of {count} records has {len(counts)} bytes of delivery counts; expected 0 or {4 * count}"
+            )
         self.queue.append((header, records, counts, 0, self.first_session))
         self.notify()
         return None
@@ -416,7 +418,9 @@ def _check_block(header: bytes, records: bytes) -> tuple[int, int]:
     """
     first, count, _, size = read_header(header)
     if size != len(records) or not 1 <= count <= size:  # a record has at least one byte
-        raise ValueError(f"a block of {count} records and {size} bytes has {len(records)} bytes")
+        raise ValueError(
+            f"the header of a block announces {count} records in {size} bytes; the block has {len(records)} bytes"
+        )
     return first, count
 
 

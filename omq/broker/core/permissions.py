@@ -63,7 +63,7 @@ def permission_of(row: Permission | Mapping[str, Any]) -> Permission:
     if isinstance(row, Permission):
         return row
     if not isinstance(row, Mapping) or set(row) != {"who", "topics", "may"}:
-        raise UsageError(f"a permission must have exactly the keys who, topics and may, not {row!r}")
+        raise UsageError(f"a permission must have exactly the keys who, topics and may; got {row!r:.200}")
     return Permission(**row)
 
 

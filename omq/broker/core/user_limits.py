@@ -43,10 +43,10 @@ class UserLimit:
 
     Attributes:
         who: A public key (40 characters of Z85), a user name, or `*`.
-        connections: The most connections of ZeroMQ clients; `None` for no limit, as in all others.
-        topics: The most topics that the user has created and that exist.
-        bytes: The most bytes that these topics keep together, approximately.
-        publish_byte_rate: The most bytes that the user publishes per second, on average.
+        connections: The maximum number of connections of ZeroMQ clients; `None` for no limit, as in all others.
+        topics: The maximum number of existing topics that the user has created.
+        bytes: The maximum number of bytes that these topics keep together, approximately.
+        publish_byte_rate: The maximum number of bytes that the user publishes per second, on average.
 
     Raises:
         UsageError: A value is not valid.
@@ -80,7 +80,8 @@ def user_limit_of(row: UserLimit | Mapping[str, Any]) -> UserLimit:
     if isinstance(row, UserLimit):
         return row
     if not isinstance(row, Mapping) or "who" not in row or not set(row) <= {"who", *LIMITS}:
-        raise UsageError(f"a user limit must have the key who, and may have {', '.join(LIMITS)}, not {row!r:.200}")
+        names = ", ".join(LIMITS)
+        raise UsageError(f"a user limit must have the key who, and no others than {names}; got {row!r:.200}")
     return UserLimit(**row)
 
 

@@ -294,9 +294,10 @@ class LmdbStore:
             with environment.read() as reading:
                 self._damaged.update(id_ranges(reading, b"q"))
         known = [damage for damage in self._damaged if damage[0] in self._catalog.topics]
+        quarantine = self._directory.directory / "quarantine"
         for topic_id, first, last in sorted(known):
             name = self._catalog.topics[topic_id].name
-            self.findings.append(f"topic {name!r}: ids {first} to {last} are damaged, see DIR/quarantine")
+            self.findings.append(f"topic {name!r}: ids {first} to {last} are damaged; {quarantine} has copies")
 
     # Reserved ids
 

@@ -117,7 +117,7 @@ def test_a_cached_handshake_takes_nothing_after_its_end(again):
     handshake = looked_up()
     with pytest.raises(LocalProtocolError, match="before the handshake is done"):
         _ = handshake.peer
-    with pytest.raises(LocalProtocolError, match="no open question"):
+    with pytest.raises(LocalProtocolError, match="no question to answer"):
         handshake.answer()
     if again:
         held(looked_up(), [GREETING + PUSH])

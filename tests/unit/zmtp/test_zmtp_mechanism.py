@@ -145,7 +145,7 @@ def test_only_refused_credentials_are_an_authentication_error(refusal):
 
 def test_an_answer_needs_a_question():
     for phase in (NullPhase.START, NullPhase.READY_SENT, NullPhase.AGREED):
-        with pytest.raises(LocalProtocolError, match="no open question"):
+        with pytest.raises(LocalProtocolError, match="no question to answer"):
             in_phase(phase).answer(None)
 
 
