@@ -32,7 +32,7 @@ ACK_TIMEOUT_S: Final = 5.0
 
 _END_BYTES: Final = 4  # of the offset after a body
 _RECORD_BYTES: Final = 16  # approximate overhead of a record, without body and key
-#: The least number of batches that a bounded topic has room for.
+#: The minimum number of batches that a bounded topic has room for.
 _MIN_BATCHES: Final = 4
 #: The wait for the first message of a batch, and so the longest delay of `stop`.
 _POLL_INTERVAL_S: Final = 0.25

@@ -34,9 +34,9 @@ DEFAULT_PREFETCH: Final = 100
 DEFAULT_ACK_TIMEOUT_S: Final = 30.0
 MIN_ACK_TIMEOUT_S: Final = 0.01
 MAX_ACK_TIMEOUT_S: Final = 1e9
-#: The most credit of a subscription.
+#: The maximum credit of a subscription, in bytes.
 MAX_CREDIT_BYTES: Final = 64 << 20
-#: The most credit of a consumer, in messages.
+#: The maximum credit of a consumer, in messages.
 MAX_PREFETCH: Final = 1 << 20
 #: Limits of a part that is not a body, key or records; and of the list of stages in a COMMIT.
 MAX_ARGUMENT_BYTES: Final = 64 << 10

@@ -141,7 +141,7 @@ def peer_security_of(secret_key: Path | None) -> CurveClient | None:
     type=COUNT,
     default=MAX_IN_FLIGHT_BYTES,
     show_default=True,
-    help="The most bytes of bodies in flight; a larger body is delivered alone.",
+    help="The maximum number of bytes of bodies in flight; a larger body is delivered alone.",
 )
 @click.option("--receive-dsn", default="tcp://*:11131", show_default=True, help="Endpoint for producers.")
 @click.option("--send-dsn", default="tcp://*:11132", show_default=True, help="Endpoint for consumers.")

@@ -12,7 +12,7 @@ from omq.pzq.errors import Malformed, NotReplicated, Refused
 
 #: The largest body of a message: all its parts together.
 MAX_BODY_BYTES: Final = 64 << 20
-#: The most frames of one message: headers, delimiter and body.
+#: The maximum number of frames of one message: headers, delimiter and body.
 MAX_PARTS: Final = 65_536
 STORED: Final = b"1"
 REFUSED: Final = b"0"

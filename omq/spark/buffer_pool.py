@@ -14,7 +14,7 @@ class BufferPool:
     """Blocks of memory. A block is reused when no batch refers to it.
 
     Args:
-        max_blocks: The most blocks to keep for reuse.
+        max_blocks: The maximum number of blocks to keep for reuse.
     """
 
     def __init__(self, max_blocks: int = 4) -> None:

@@ -390,7 +390,7 @@ class MemoryTopics:
         return writes, grown
 
     def _grows(self, write: Write) -> Iterable[tuple[int, int]]:
-        """Returns the ids of the topics that a write changes, and the most record ids that it needs in each."""
+        """Returns the ids of the topics that a write changes, and the maximum number of ids that it needs in each."""
         if isinstance(write, Append):
             return ((write.topic_id, write.count),)
         if isinstance(write, MoveToDeadLetter):

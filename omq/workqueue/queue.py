@@ -18,7 +18,7 @@ from omq.workqueue.ack_deadlines import InFlight
 
 log = logging.getLogger("omq.store")
 
-#: The least bytes for which a block, or a read without a block, counts. It keeps turns short if blocks are small.
+#: The size for which a smaller block, or a read without a block, counts. It keeps turns short if blocks are small.
 MIN_BLOCK_BYTES: Final = 16 << 10
 #: Dead letters that are moved at a time.
 _DEAD_LETTER_BATCH: Final = 256

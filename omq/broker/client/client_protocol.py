@@ -37,9 +37,10 @@ from omq.errors import ClosedError, OmqError
 from omq.ranges import ranges_of
 
 BLOCK_BYTES: Final = 128 << 10  #: The approximate bytes of records in one request of a pipeline.
-BLOCK_RECORDS: Final = 256  #: The most records in one request of a pipeline.
-MAX_IN_FLIGHT_REQUESTS: Final = 64  #: The most unanswered requests of `publish_many` and `stage`.
-MAX_IN_FLIGHT_BYTES: Final = 8 << 20  #: The most bytes of unanswered records; a single request may have more.
+BLOCK_RECORDS: Final = 256  #: The maximum number of records in one request of a pipeline.
+MAX_IN_FLIGHT_REQUESTS: Final = 64  #: The maximum number of unanswered requests of `publish_many` and `stage`.
+#: The maximum number of bytes of unanswered records; a single request may have more.
+MAX_IN_FLIGHT_BYTES: Final = 8 << 20
 
 _ANSWERS: Final = {
     protocol.HELLO: protocol.WELCOME,

@@ -44,7 +44,7 @@ SESSION_OPTIONS: Final[dict[str, Any]] = {
     "linger": 0,
 }
 
-RECV_BATCH: Final = 64  #: The most messages received in one call.
+RECV_BATCH: Final = 64  #: The maximum number of messages received in one call.
 FULL_RETRY_DELAY_S: Final = 0.005  #: The delay before the next attempt to send to a full socket.
 ACK_BATCH_INTERVAL_S: Final = 0.001  #: Acknowledgements that follow one another faster are batched.
 #: The first and the longest wait for a message, between which the client looks for a lost connection.

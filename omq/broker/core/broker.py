@@ -87,7 +87,7 @@ class Broker:
         handshakes_failed: The number of clients whose handshake failed, by the kind of failure.
         accepts_failed: The number of connections that could not be accepted, by server and reason.
         connections: The number of connections by server.
-        max_connections: The most connections by server.
+        max_connections: The maximum number of connections by server.
         publish_latency: The durations from the arrival of publications to their answers, by persistence.
         endpoints: The endpoints by server.
         store: The store.
@@ -192,7 +192,7 @@ class Broker:
 
         Args:
             name: Its name.
-            max_connections: The most connections that it accepts.
+            max_connections: The maximum number of connections that it accepts.
         """
         self.connections[name] = 0
         self.max_connections[name] = max_connections

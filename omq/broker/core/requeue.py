@@ -11,9 +11,9 @@ from omq.broker.errors import BrokerError, StoreFull, broker_error
 from omq.store.errors import DamagedError, StoreError
 from omq.store.interface import Store
 
-#: The most dead letters of a batch.
+#: The maximum number of dead letters of a batch.
 MAX_BATCH: Final = 512
-#: The most bytes of a batch; a single dead letter may have more.
+#: The maximum number of bytes of a batch; a single dead letter may have more.
 MAX_BATCH_BYTES: Final = 1 << 20
 
 

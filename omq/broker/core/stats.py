@@ -112,7 +112,7 @@ class BrokerStats(TypedDict):
     started: float  # seconds since 1970
     uptime: float  # seconds
     connections: dict[str, int]  # open connections by server: zmtp, sexp
-    max_connections: dict[str, int]  # the most connections by server
+    max_connections: dict[str, int]  # the maximum number of connections by server
     #: Connections that could not be accepted (counters): by server, and by reason as in `AcceptFailure`
     accepts_failed: dict[str, dict[str, int]]
     handshakes_failed: dict[str, int]  # by `HandshakeFailure`, for instance `authentication` (counters)

@@ -23,9 +23,9 @@ from omq.workqueue.queue import DeadLetter, WorkQueue
 
 log = logging.getLogger("omq.broker")
 
-#: The most messages that one consumer gets before the next one has its turn.
+#: The maximum number of messages that one consumer gets before the next one has its turn.
 DELIVERY_BATCH: Final = 4096
-#: The most ranges that clients may acknowledge above the highest id that is recorded as delivered.
+#: The maximum number of ranges that clients may acknowledge above the highest id that is recorded as delivered.
 _MAX_AHEAD_RANGES: Final = 1 << 17
 
 

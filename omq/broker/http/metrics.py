@@ -255,7 +255,9 @@ def _broker(stats: BrokerStats) -> Iterator[Metric]:
     for listener, number in stats["connections"].items():
         connections.add_metric([listener], number)
     yield connections
-    limits = GaugeMetricFamily(f"{PREFIX}_max_connections", "The most open connections.", labels=["listener"])
+    limits = GaugeMetricFamily(
+        f"{PREFIX}_max_connections", "The maximum number of open connections.", labels=["listener"]
+    )
     for listener, number in stats["max_connections"].items():
         limits.add_metric([listener], number)
     yield limits

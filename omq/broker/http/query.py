@@ -36,7 +36,7 @@ class Query:
     Attributes:
         match: Selects topics whose names contain this text; case-insensitive.
         after: The answer begins after this name; `None` begins with the first topic.
-        limit: The most topics in the answer; `None` returns all.
+        limit: The maximum number of topics in the answer; `None` returns all.
         since: The `revision` of an earlier answer; topics that have not changed since are left out.
     """
 

@@ -1038,7 +1038,7 @@ class ClientSession:
 
         self._run(tag, requeue())
 
-    #: The method of a command, and the least and the most parts after its tag.
+    #: The method of a command, and the minimum and maximum number of parts after its tag.
     _HANDLERS: ClassVar[dict[bytes, tuple[Callable[[ClientSession, bytes, list[bytes]], None], int, int]]] = {
         p.HELLO: (_hello, 1, 1),
         p.BYE: (_bye, 0, 0),

@@ -41,9 +41,10 @@ class ReadProgress:
     """The limits of a read, the first of which ends it, and its progress.
 
     Args:
-        max_rows: The most messages; `None` for no limit.
-        max_bytes: The most bytes of their bodies; the first message is taken whatever its size. `None` for no limit.
-        max_seconds: The most seconds from now; `None` for no limit.
+        max_rows: The maximum number of messages; `None` for no limit.
+        max_bytes: The maximum number of bytes of their bodies, `None` for no limit; the first message is taken whatever
+            its size.
+        max_seconds: The time limit in seconds, from now; `None` for no limit.
         quiet_seconds: Seconds without a message after which the socket is drained; `None` unless the query has
             `availableNow`.
 
@@ -132,7 +133,7 @@ class LiveConnection:
     # ------------------------------------------------------------------ read-ahead
 
     def _set_recv_hwm(self, messages: int) -> None:
-        """Sets the most messages that wait in the socket; 1 ends its read-ahead."""
+        """Sets the maximum number of messages that wait in the socket; 1 ends its read-ahead."""
         if self.socket.options.recv_hwm != messages and not self.socket.closed:
             self.socket.set_options(recv_hwm=messages)
 

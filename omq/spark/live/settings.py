@@ -75,7 +75,7 @@ class SocketSettings(BaseSettings):
         bind: Endpoints to listen on.
         connect: Endpoints to connect to.
         partitions: Connections to the only endpoint; `None` for one connection per endpoint.
-        max_seconds: The most seconds of a read or a microbatch; `None` for the default.
+        max_seconds: The maximum duration of a read or a microbatch, in seconds; `None` for the default.
         quiet_seconds: Seconds without a message after which `availableNow` has drained a source.
         keep_seconds: Seconds that a sink keeps an unused connection.
         connect_timeout: Seconds for the first peer to connect; `None` for no limit.

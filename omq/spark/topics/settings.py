@@ -173,10 +173,10 @@ class TopicSettings(BaseSettings):
         ending_offsets: The end of a batch; ids are exclusive.
         starting_timestamp: The time of the first message to read, in milliseconds since 1970; `None` for offsets.
         ending_timestamp: The time of the first message not to read; `None` for offsets.
-        min_partitions: The fewest partitions, if there are as many messages; `None` for one per topic.
+        min_partitions: The minimum number of partitions, if there are as many messages; `None` for one per topic.
         subscription: The name of the durable subscription; `None` for none.
         min_rows: The rows that a microbatch waits for; `None` for one.
-        max_trigger_delay: The most seconds that it waits for *min_rows*.
+        max_trigger_delay: The maximum time that it waits for *min_rows*, in seconds.
         delivery: `exactly-once` or `at-least-once`.
         timeout: Seconds for an answer of the broker, reconnects included.
         username: The user of PLAIN; `None` without PLAIN.
