@@ -95,14 +95,14 @@ class Client(ClosesAtExit):
                 by default. `overflow`: the reaction of a full topic: `"block"` (publishers wait, within their timeout),
                 `"reject"` (they get `StoreFull`; the default of round-robin topics and with `retention` or
                 `retain_for`) or `"drop-oldest"` (the default of broadcast topics; in a round-robin topic the oldest
-                message without an ack becomes a dead letter). `retention`: `"read"`: a broadcast topic keeps messages
-                until all durable subscriptions and consumer groups have acknowledged them. `retain_for`: the name of a
-                durable subscription of a broadcast topic. It is created with the topic, which keeps messages until it
-                has acknowledged them. `inactive_threshold`: seconds after which a durable subscription or a group that
-                no client has open is deleted; never by default. `max_deliveries`:
-                deliveries after which a message becomes a dead letter; unlimited by default. `dead_letter`: the topic
-                of the dead letters. `retry_delay`: seconds before the redelivery of a message that was nacked or timed
-                out, or a list with the seconds of each attempt; by default 0.1, doubling to 30.
+                message that is not in flight becomes a dead letter). `retention`: `"read"`: a broadcast topic keeps
+                messages until all durable subscriptions and consumer groups have acknowledged them. `retain_for`: the
+                name of a durable subscription of a broadcast topic. It is created with the topic, which keeps messages
+                until it has acknowledged them. `inactive_threshold`: seconds after which a durable subscription or a
+                group that no client has open is deleted; never by default. `max_deliveries`: attempts after which a
+                message becomes a dead letter; unlimited by default. `dead_letter`: the topic of the dead letters.
+                `retry_delay`: seconds before the redelivery of a message that was nacked, or attempted and overdue, or
+                a list with the seconds of each attempt; by default 0.1, doubling to 30.
 
         Returns:
             The topic.
