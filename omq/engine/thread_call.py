@@ -126,11 +126,14 @@ class ThreadCall:
 
 def context_terminated() -> ContextTerminated:
     """Returns the error of a call that the thread can no longer make."""
-    return ContextTerminated("the context has been context_terminated")
+    return ContextTerminated("the context has been terminated")
 
 
 def run_in_new_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function in a new thread and waits: no signal handler that raises can interrupt it."""
+    """Calls a function in a new thread and waits: no signal handler that raises can interrupt it.
+
+    If no thread can be started, it calls the function in this one.
+    """
     if sys.is_finalizing():
         return function(*arguments)  # a new thread would never run
     call = ThreadCall(function, arguments)

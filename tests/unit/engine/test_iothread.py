@@ -89,7 +89,7 @@ def test_one_thread_starts_whichever_caller_asks_first():
 def test_one_that_was_never_used_ends_without_having_begun():
     io = IoThread(DeferredCalls(), Bell())
     io.stop()
-    with pytest.raises(omq.ContextTerminated):
+    with pytest.raises(omq.ContextTerminated, match="the context has been terminated"):
         io.run(len, "")
 
 
