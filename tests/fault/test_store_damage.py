@@ -332,7 +332,8 @@ def test_damage_is_named_kept_aside_and_read_around(tmp_path: Path) -> None:
         assert len(list((directory / "quarantine").iterdir())) == 2
     with Opened.on_disk(directory) as log:
         assert len(log.log.findings) == 2
-        assert "14 to 15" in log.log.findings[0] and str(directory / "quarantine") in log.log.findings[0]
+        assert "14 to 15" in log.log.findings[0]
+        assert str(directory / "quarantine") in log.log.findings[0]
         assert log.read_around(topic)[1] == expected
         log.do(Trim(topic, 45))
         assert [id for id, _ in log.read(topic)] == list(range(45, 52))
