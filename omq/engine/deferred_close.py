@@ -116,7 +116,7 @@ class DeferredClose(IoThreadClose):
         self._engine.report_at_once()
 
     def begin_close(self, linger: Any) -> ThreadCall | None:
-        """Starts to close without waiting; returns the call to wait for, or `None`."""
+        """Starts to close; returns the call to wait for, or `None`."""
         if not self.wait_handed_over() or self._io is None:
             return None
         with contextlib.suppress(ContextTerminated):
@@ -129,7 +129,7 @@ class DeferredClose(IoThreadClose):
 
 
 def close_without_loop(left: list[tuple[Engine, float | None]]) -> None:
-    """Closes sockets without a loop in a loop of this thread: the interpreter may start no other thread any more."""
+    """Closes sockets that have no loop, in a loop of this thread: the interpreter may no longer start a thread."""
 
     async def close(engine: Engine, linger: float | None) -> None:
         engine.enter_loop(asyncio.get_running_loop())

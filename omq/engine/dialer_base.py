@@ -108,7 +108,10 @@ class DialerBase(StateMachine[DialerState]):
             self.move(target)
 
     def disconnect(self) -> None:
-        """Stops dialling when the messages accepted for it have left, or `linger` has passed."""
+        """Stops dialling; if it has messages that no other peer can take, when they have left or `linger` has passed.
+
+        A connection ends when the messages accepted for it have left, or `linger` has passed.
+        """
         session = self.session
         if session is not None and session.is_linked:
             self._release()

@@ -345,7 +345,7 @@ class Endpoints:
         return dialers[0] if dialers else None
 
     def disconnect(self, text: str) -> None:
-        """Removes an endpoint; its dialer ends when the messages accepted for it have left, or `linger` has passed."""
+        """Removes an endpoint, or one of its dialers if there are several; see `DialerBase.disconnect`."""
         name = str(parse_endpoint(text, bind=False))
         dialers = self.dialers.get(name)
         if not dialers:
@@ -420,7 +420,7 @@ class Endpoints:
 
     @property
     def dialled(self) -> list[tuple[str, ...]]:
-        """The endpoints that are connected, or queued, each with the address of its peer; on any thread."""
+        """The endpoints that are connected, leaving or queued, each with its peer's address if known; on any thread."""
         found: list[tuple[str, ...]] = [(endpoint,) for endpoint in tuple(self._queued)]
         for dialer in self.open_dialers():
             session = dialer.session

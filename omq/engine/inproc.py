@@ -56,7 +56,7 @@ class PipeSession(SessionBase):
 
     @property
     def redials(self) -> bool:
-        """Returns whether this side has dialled, and its dialer has not ended."""
+        """Returns whether this side has dialled, and its dialer neither leaves nor has ended."""
         return self._dialer is not None and self._dialer.dials_on
 
     @property

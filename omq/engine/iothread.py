@@ -287,7 +287,6 @@ class IoThread:
 
         If the caller is interrupted, the function will be called, or never will be.
 
-
         Raises:
             ContextTerminated: The thread has ended.
         """

@@ -49,7 +49,7 @@ class DialerState(IdentityEnum):
     CONNECTING = "an attempt is in progress; over inproc: the name is not bound yet"
     CONNECTED = "it has a connection, in any state"
     WAITING = "the next attempt comes after `reconnect_interval`"
-    LEAVING = "no endpoint any more; it dials on, while `linger` lasts, to deliver messages that no other peer can take"
+    LEAVING = "its endpoint is disconnected; while `linger` lasts, it dials for messages that no other peer can take"
     CLOSED = "it has stopped dialling"
 
 

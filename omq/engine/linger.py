@@ -18,7 +18,7 @@ log = logging.getLogger("omq")
 #: Seconds after which a wait is reported.
 NOTICE_DELAY_S: Final = 1.0
 
-_KERNEL_TIMEOUT_S = 1.0  # seconds that closing waits for the kernels of silent peers, if linger has no end
+_KERNEL_TIMEOUT_S = 1.0  # seconds that closing waits for the kernels of silent peers, at most
 _POLL_INTERVAL_S = 0.002  # seconds between two checks of them
 _MAX_NAMED = 3  # endpoints that a report names
 _GIVEN_UP = "_omq_given_up"  # attribute of an exception: Ctrl-C ended the wait of a block that it left

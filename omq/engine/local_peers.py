@@ -22,9 +22,9 @@ class LocalPeers:
         self._bound: set[str] = set()
 
     def abandon_undeliverable(self, engines: Iterable[Engine]) -> None:
-        """Makes sockets give up messages that only this process could receive; adds what is bound to earlier calls.
+        """Makes sockets give up messages that only this process could receive.
 
-        Daemon threads may still use the sockets.
+        What was bound at an earlier call counts as bound. Daemon threads may still use the sockets.
         """
         found = list(engines)
         for engine in found:

@@ -39,7 +39,7 @@ class WaitingDialer(Protocol):
 
     @property
     def is_quiet(self) -> bool:
-        """Returns whether nothing has changed since the last attempt, and no monitor reports the next one."""
+        """Returns whether nothing has changed since the last attempt, and the next is neither monitored nor logged."""
         ...
 
     def next_delay(self) -> float:

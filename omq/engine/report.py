@@ -33,7 +33,8 @@ class Reporter:
     """The monitors of one socket. References to them are weak: the user keeps them alive.
 
     Attributes:
-        last_failure: The reason why the last attempt to connect failed; empty after a success.
+        last_failure: The endpoint of the last failure to connect, accept or shake hands, and its reason; empty after a
+            handshake has succeeded.
     """
 
     def __init__(self, engine: SocketView) -> None:

@@ -54,7 +54,7 @@ class SessionBase(StateMachine[ConnectionState]):
         return self.state is ConnectionState.OVER
 
     def cease(self) -> None:
-        """Ends the session, because everything that was sent has arrived."""
+        """Ends the session: over inproc, everything that was sent has arrived."""
         self.end(None)
 
     def end(self, reason: Exception | None = None) -> None:

@@ -56,7 +56,7 @@ class Engine(StateMachine[SocketState]):
         parent: Owns the socket's tasks; `None` leaves them to the loop.
 
     Attributes:
-        on_stop: Called first when everything ends, for any reason.
+        on_stop: Called first, and once: when everything ends, for any reason, or when the loop ends before that.
         notice: Seconds after which `close` reports that it waits.
         futile_reason: The reason why waiting is useless; empty if it is not.
     """
@@ -256,7 +256,7 @@ class Engine(StateMachine[SocketState]):
 
     @property
     def in_use(self) -> bool:
-        """Returns whether it has, or had, endpoints or a loop, and must be closed."""
+        """Returns whether it has endpoints, or has had a loop, and must be closed."""
         return self.has_loop or self.endpoints.in_use
 
     @property
@@ -266,7 +266,7 @@ class Engine(StateMachine[SocketState]):
 
     @property
     def dials_silently(self) -> bool:
-        """Returns whether it runs, and no monitor reports attempts to connect."""
+        """Returns whether it runs, and attempts to connect are neither monitored nor logged."""
         return self.state is SocketState.RUNNING and not self.reporter.is_read
 
     def is_last(self, session: Session | None) -> bool:
@@ -410,7 +410,7 @@ class Engine(StateMachine[SocketState]):
         self._linger.look()
 
     async def wait_until(self, reached: Callable[[], bool], timeout: float | None) -> bool:
-        """Waits until a condition on peers or subscriptions holds; false if the time was up first."""
+        """Waits until a condition on peers or subscriptions holds; false if the time was up, or it closes, first."""
         deadline = None if timeout is None else self.loop.time() + timeout
         while True:
             # Before the check, so that each later change wakes this call.

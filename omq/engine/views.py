@@ -104,7 +104,7 @@ class Session(RoutedSession, Protocol):
         """Ends it when the messages accepted for it have left, or `linger` has passed."""
 
     def half_close(self) -> bool:
-        """Ends this side of the stream; returns whether the peer has everything, so that closing loses nothing."""
+        """Ends this side of the stream; returns whether the peer's kernel has everything: closing loses nothing."""
         ...
 
     def cease(self) -> None:

@@ -141,7 +141,7 @@ class WireSession(StateMachine[ConnectionState]):
 
     @property
     def redials(self) -> bool:
-        """Returns whether this side has dialled, and its dialer has not ended."""
+        """Returns whether this side has dialled, and its dialer neither leaves nor has ended."""
         return self._dialer is not None and self._dialer.dials_on
 
     @property

@@ -113,7 +113,7 @@ class Authenticator:
         self._cookies = None
 
     async def decide(self, question: Question, address: str, options: Options) -> AuthDecision:
-        """Returns whether to admit a peer. The caller has a timeout of its own.
+        """Returns the decision whether to admit a peer. The caller has a timeout of its own.
 
         Args:
             question: The question of its mechanism.

@@ -42,7 +42,7 @@ class RoutedSession(Protocol):
 
     @property
     def redials(self) -> bool:
-        """Returns whether this side has dialled, and will dial again."""
+        """Returns whether this side has dialled, and its dialer neither leaves nor has ended."""
         ...
 
     def end(self, reason: Exception | None) -> None:
