@@ -62,7 +62,7 @@ class Settings:
         columns: Names of the columns; empty for the default ones.
         batch_bytes: The approximate size of a record batch.
         max_rows: The maximum number of rows of a read or a microbatch; `None` for no limit.
-        max_bytes: The approximate most bytes of a read or a microbatch; `None` for no limit.
+        max_bytes: The maximum number of bytes of a read or a microbatch, approximately; `None` for no limit.
         fail_on_data_loss: Whether lost messages fail the query; otherwise they are logged.
         options: The options of the socket itself.
     """

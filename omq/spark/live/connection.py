@@ -83,7 +83,7 @@ class ReadProgress:
 
     @property
     def in_time(self) -> bool:
-        """Returns whether the time is not up, the source not quiet, and the read not interrupted."""
+        """Returns whether the time is not up, the source not quiet or drained, and the read not interrupted."""
         return self.drain_wait_s is None and self.remaining_s() > 0 and not self.interrupted.is_set()
 
     def remaining_s(self) -> float:
@@ -188,7 +188,11 @@ class LiveConnection:
             self._peers.wait(read.remaining_s(), self.interrupted)
 
     def _take_batch(self, read: ReadProgress) -> MessageBatch | None:
-        """Takes messages of one part, or of any number if the first has several; `None` if none arrives in time."""
+        """Takes messages of one part, or of any number if the first has several.
+
+        Returns:
+            The messages; `None` if none arrives in time, or the next one exceeds the limit of bytes.
+        """
         if self._pending:
             return self._take_any_parts(read)
         block = self._pool.allocate(BODY_OFFSET_BYTES + self._batch_bytes)

@@ -21,7 +21,7 @@ class Peers:
 
     Args:
         socket: A socket that was just opened.
-        endpoint: Its endpoint, for messages.
+        endpoint: Its endpoint, for the texts of errors and of the log.
         connect_timeout: Seconds until the first peer must be connected; `None` for no limit.
         fails: Whether the timeout raises an error; otherwise it is logged once.
     """
@@ -54,7 +54,7 @@ class Peers:
         """Waits for the first peer, *seconds* at most or until interrupted; returns whether there is or was one.
 
         Raises:
-            ConnectError: The connect timeout has passed.
+            ConnectError: The connect timeout has passed, and *fails* is true.
         """
         end = time.monotonic() + seconds
         while not self._had_peer():

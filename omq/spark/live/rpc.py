@@ -67,7 +67,10 @@ def this_host() -> str:
 
 
 def addresses() -> tuple[str, ...]:
-    """Returns the IP addresses for other hosts: `SPARK_LOCAL_IP` if it is set, otherwise all but loopback addresses."""
+    """Returns the IP addresses for other hosts.
+
+    These are `SPARK_LOCAL_IP` if it is set, otherwise all but loopback addresses; 127.0.0.1 if there are no others.
+    """
     chosen = os.environ.get("SPARK_LOCAL_IP")
     if chosen:
         with contextlib.suppress(OSError):
@@ -163,6 +166,7 @@ class Channel:
 
         Raises:
             EOFError: The peer has closed the connection.
+            RemoteProtocolError: The message has more than `MAX_MESSAGE_BYTES`.
         """
         descriptors: list[int] = []
         first = b""

@@ -1,9 +1,9 @@
-"""Sends rows through PUSH and PUB. One process of a host keeps the connection, and the others write through it.
+"""Sends rows through PUSH and PUB. One process of a host keeps a bound endpoint, and the others write through it.
 
 Spark gives the partitions of a stream to any free worker process, so the next microbatch often runs in another one. A
-new connection there would lose the messages in transit in the old one. Therefore the process that opened it keeps it,
+new connection there would lose the messages in transit in the old one. Therefore the process that bound it keeps it,
 and serves the others over a Unix socket. That socket's abstract name is the claim: only one process can bind it, and
-the kernel releases it when that process ends.
+the kernel releases it when that process ends. Without `bind`, each process of a stream keeps a connection of its own.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ class TopicCatalog:
     def ranges(
         self, start: Offset, end: Offset, broker: str, infos: Mapping[str, TopicInfo], *, is_initial: bool = False
     ) -> list[TopicRange]:
-        """Returns the ranges between two offsets that still exist.
+        """Returns the ranges of ids between two offsets, as far as their messages still exist.
 
         Args:
             start: The start, unless the end has a start of its own. A topic that is not in it, or has another id
@@ -190,7 +190,8 @@ class TopicCatalog:
             is_initial: Whether the start is the initial offset of this run, not the end of a microbatch.
 
         Raises:
-            DataLoss: Some of the messages are lost.
+            DataLoss: Some of the messages are lost, and `failOnDataLoss` is true.
+            StateError: The checkpoint goes backwards.
         """
         settings = self._settings
         found: list[TopicRange] = []
@@ -330,7 +331,7 @@ class TopicCatalog:
             self._cursors_set[name] = offset
 
     def _check_other_queries(self, name: str, before: TopicOffset) -> None:
-        """Logs, once, that another query has moved the subscription."""
+        """Checks whether another query has moved the subscription, and logs that once."""
         found = self._cursors([name]).get(name, before.next)
         self._is_shared = found != before.next
         if self._is_shared:

@@ -1,4 +1,4 @@
-"""Prefetches from a generator: a background thread computes the next item while Spark processes the current one."""
+"""Prefetches from a generator: a background thread computes the next items while Spark processes the current one."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _Prefetcher(Generic[_T]):
 
 
 def prefetched(items: Generator[_T, None, None]) -> Generator[_T, None, None]:
-    """Yields the items of a generator, and raises its errors, while a thread runs it one item ahead.
+    """Yields the items of a generator, and raises its errors, while a thread runs it ahead: one item waits at most.
 
     Closing the result closes the generator, and waits for that.
 

@@ -34,10 +34,10 @@ _buffers: Final = BufferPool()
 
 
 def read(settings: TopicSettings, part: TopicRange) -> Iterator[pa.RecordBatch]:
-    """Yields the messages of a range, and prefetches one batch.
+    """Yields the messages of a range, and prefetches batches (`prefetched`).
 
     Raises:
-        DataLoss: Some of the messages are lost.
+        DataLoss: Some of the messages are lost, and `failOnDataLoss` is true.
         BrokerTimeout: The broker does not answer within `timeout`.
     """
     yield from prefetched(_read(settings, part))

@@ -176,6 +176,7 @@ class TaskAttempt:
         Raises:
             OptionError: A row is not a valid message.
             BrokerError: The broker refuses a message, or does not answer within `timeout`.
+            StateError: Another broker answers than the one that has the first stage.
         """
         try:
             with describe_timeout(self._settings):
@@ -331,7 +332,10 @@ class TopicSink(SparkSink):
             log.info("%s: published %s in %.3f s", scope, _row_counts(rows), time.perf_counter() - started_at)
 
     def abort(self, messages: list[Any], batchId: int = 0) -> None:  # noqa: N803
-        """Aborts the stages of all tasks, including those that have not reported."""
+        """Aborts the stages of all tasks, including those that have not reported.
+
+        If no task of a microbatch has reported, the broker drops its stages after a day.
+        """
         if not self._is_exactly_once:
             return
         scopes = {one.scope for one in messages if one is not None} | ({self._job} if self._job is not None else set())
