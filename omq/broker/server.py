@@ -53,7 +53,6 @@ class AsyncServer:
 
     Raises:
         UsageError: An argument is not valid, or two do not go together.
-        ImportError: A package of the extra `broker` is missing.
     """
 
     def __init__(
@@ -118,6 +117,7 @@ class AsyncServer:
             TopicError: A topic exists with another delivery or persistence, or would drop messages by its settings.
             EndpointError: An endpoint is not valid.
             BindError: An endpoint cannot be bound.
+            ImportError: A package of the extra `broker` is missing.
         """
         try:
             async with self.configuring:

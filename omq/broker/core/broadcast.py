@@ -573,7 +573,7 @@ class BroadcastTopic(Topic):
     def purging(self, up_to: int) -> Iterator[None]:
         """Marks messages that the block may purge or requeue, so that groups do not count them as lost.
 
-        The block calls `shrunk` with the last one that it has.
+        The block calls `shrunk` with the last one that it has purged or requeued.
 
         Args:
             up_to: The id of the last one.
@@ -659,7 +659,7 @@ class BroadcastTopic(Topic):
         return group
 
     def has_group(self, name: str) -> bool:
-        """Returns whether a group exists, its acks may be damaged, and does not change now."""
+        """Returns whether a group exists and is not being changed; its acks may be damaged."""
         return name not in self._changing and (name in self.groups or name in self._damaged_groups)
 
     async def make_group(self, name: str, replay: str | int | StartTime) -> None:
@@ -809,11 +809,11 @@ class BroadcastTopic(Topic):
             group.skip(state.jumped)
 
     def refresh(self) -> None:
-        """Drops the messages from all groups that the store has dropped, and counts the losses by retention."""
+        """Drops from all groups the messages that the store has dropped, and counts the losses by retention."""
         self._drop_missing(self.groups.values())
 
     def _drop_missing(self, groups: Collection[TopicQueue]) -> None:
-        """Drops the messages from some groups; messages in flight return after the store has dropped them, too."""
+        """Drops from *groups* the messages that the store has dropped, also those that were in flight meanwhile."""
         if not groups or self.deleted:
             return
         first = self.state().first

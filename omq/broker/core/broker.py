@@ -630,7 +630,7 @@ class Broker:
             sink: Receives the messages.
             name: Makes the subscription durable: the broker stores its position, and the next subscription with this
                 name resumes there. Only one subscription with a name can be open.
-            reset: Starts over at *replay* if messages after the stored position were dropped.
+            reset: Starts over at *replay* if messages after the stored position were dropped, or it is damaged.
             take_over: Ends the open subscription with this name, which gets `TakenOver`.
             resume: The client had this subscription open before its connection was lost.
             client: Identifies the client in its later connections, too.

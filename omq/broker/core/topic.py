@@ -559,15 +559,15 @@ class Topic:
         return self._info
 
     def durables(self) -> list[CursorStats]:
-        """Returns the durable subscriptions."""
+        """Returns the statistics of the durable subscriptions."""
         return []
 
     def group_stats(self) -> list[GroupStats]:
-        """Returns the consumer groups."""
+        """Returns the statistics of the consumer groups."""
         return []
 
     def subscriptions(self) -> list[SubscriptionStats]:
-        """Returns the open subscriptions or consumers."""
+        """Returns the statistics of the open subscriptions or consumers."""
         raise NotImplementedError
 
     def touch(self) -> None:

@@ -280,7 +280,7 @@ class TopicQueue:
     # ------------------------------------------------------------------ statistics
 
     def subscriptions(self) -> list[SubscriptionStats]:
-        """Returns the consumers."""
+        """Returns the statistics of the consumers."""
         return [
             {
                 "kind": "consumer",

@@ -240,7 +240,7 @@ class UserUsage:
     def add_bytes(self, size: int) -> None:
         """Counts bytes that are published to one of the user's topics; in any thread.
 
-        Dropped ones count until they are needed.
+        Bytes that the topics drop count until the next measurement.
         """
         with self._lock:
             self._added += size
@@ -277,7 +277,7 @@ class UserUsage:
         return rate is not None and self._refilled(rate) <= 0
 
     def publish_delay(self, size: int) -> float:
-        """Counts bytes that were published, or 0; returns the seconds for which the user must not publish more."""
+        """Counts *size* published bytes, which may be 0; returns the seconds for which the user must not publish."""
         rate = self.limit.publish_byte_rate
         if rate is None:
             return 0.0
@@ -318,7 +318,7 @@ class UserLimits:
             usage.set_limit(self._limit_of(usage.user))
 
     def of(self, user: str | None) -> UserUsage:
-        """Returns the usage of a user; `None` for clients without one."""
+        """Returns the usage of a user; *user* is `None` for clients without one."""
         if user is None or user == ANY_CLIENT:
             return self._anonymous
         usage = self._usages.get(user)

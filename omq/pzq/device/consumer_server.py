@@ -55,7 +55,7 @@ class DeviceConsumer(workqueue.QueueConsumer):
         identity: Its identity in the socket.
         address: Its remote address.
         wants_delivery_count: True if it gets the delivery count of each message.
-        sent: Bytes of keys and bodies that were sent to it.
+        sent: At least the bytes of keys and bodies that were sent to it.
         stalled: True if it hangs and some of these bytes are still queued: it does not read.
         acked: Positions that it has acknowledged in this batch.
     """

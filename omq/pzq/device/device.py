@@ -74,7 +74,6 @@ class AsyncDevice:
     Raises:
         UsageError: An argument is not valid.
         EndpointError: An endpoint is not valid.
-        ImportError: A package of the extra `broker` is missing.
     """
 
     def __init__(
@@ -159,6 +158,7 @@ class AsyncDevice:
             StoreError: The directory is the store of a broker.
             DamagedError: The store is damaged.
             BindError: An endpoint cannot be bound.
+            ImportError: A package of the extra `broker` is missing.
         """
         if self._started or self._closed:
             raise UsageError("this device was started or closed already: make another one")

@@ -26,13 +26,13 @@ from omq.types import Security
 
 log = logging.getLogger("omq.pzq")
 
-#: Messages of one producer that wait in the socket before its connection is not read; each may have 64 MiB.
+#: Messages of one producer that wait in the socket before its connection is no longer read; each may have 64 MiB.
 RECV_HWM: Final = 16
 #: Answers that wait for a producer that does not read; later ones are dropped.
 SEND_HWM: Final = 1_000_000
 #: Bytes of one write to the store.
 WRITE_BYTES: Final = 1 << 20
-#: Bytes that wait for the store, beyond which the socket is not read.
+#: Bytes that wait for the store, beyond which the socket is no longer read.
 MAX_WAITING_BYTES: Final = 64 << 20
 #: The largest batch after which the loop waits for the store: such producers seem to wait for each answer.
 MAX_INLINE_MESSAGES: Final = 4
@@ -124,7 +124,7 @@ class ProducerServer:
 
     @property
     def producers(self) -> int:
-        """Returns the number of connected producers."""
+        """The number of connected producers; in a cluster, connections of other nodes count, too."""
         return len(self._socket.peers)
 
     async def pause(self) -> None:
