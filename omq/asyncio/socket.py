@@ -109,7 +109,7 @@ class Socket(SocketBase, AsyncCore):
             EndpointError: The endpoint cannot be parsed.
             OptionError: An option is unknown, applies to the whole socket, does not fit this endpoint, or has an
                 invalid value.
-            BindError: The system refuses.
+            BindError: The endpoint cannot be bound; see `errno`.
             ClosedError: The socket is closed.
         """
         return str(self._endpoint_call(self._engine.endpoints.bind, endpoint, options))

@@ -34,7 +34,7 @@ async def reach(loop: asyncio.AbstractEventLoop, sock: socket.socket, address: A
     """Connects a non-blocking socket.
 
     Raises:
-        OSError: The system, or the other side, refuses.
+        OSError: The system, or the other side, refuses the connection.
     """
     while True:
         try:
@@ -54,7 +54,7 @@ async def connected(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Non
     """Waits until a socket is connected.
 
     Raises:
-        OSError: The system, or the other side, refuses.
+        OSError: The system, or the other side, refuses the connection.
     """
     fd = sock.fileno()
     code = progress(fd)  # usually done already, on the same machine

@@ -22,7 +22,7 @@ from omq.zmtp.websocket import Upgrade
 AddrInfo: TypeAlias = tuple[int, int, int, str, tuple[Any, ...]]
 
 #: A way to reach an endpoint: makes a non-blocking socket, and returns it with the address to connect to. Raises
-#: `ConnectError` if the system refuses.
+#: `ConnectError` if the system refuses to make the socket.
 Route: TypeAlias = Callable[[], tuple[socket.socket, Any]]
 
 
@@ -212,7 +212,7 @@ class StreamTransport(Transport[EndpointT]):
         """Opens listening sockets.
 
         Raises:
-            BindError: The system refused; see `errno`.
+            BindError: The endpoint cannot be bound; see `errno`.
             OptionError: The descriptor `use_fd` does not fit; it stays the program's, as with `BindError`.
         """
 
@@ -324,7 +324,7 @@ class DatagramTransport(Transport[EndpointT]):
             The socket, non-blocking, and the endpoint with its real address.
 
         Raises:
-            BindError: The system refused; see `errno`.
+            BindError: The endpoint cannot be bound; see `errno`.
         """
 
     @abstractmethod

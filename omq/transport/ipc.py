@@ -122,7 +122,7 @@ def listen(endpoint: IpcEndpoint, options: Options) -> tuple[socket.socket, str,
         again.
 
     Raises:
-        BindError: The path is in use, or the system refused; see `errno`.
+        BindError: The path is in use, or cannot be bound; see `errno`.
     """
     try:
         if endpoint.path is None:

@@ -182,7 +182,7 @@ def listen(endpoint: TcpEndpoint, options: Options) -> tuple[list[socket.socket]
         (`ZMQ_LAST_ENDPOINT`).
 
     Raises:
-        BindError: The system refused, or the host is unknown; see `errno` (below 0: of the resolver).
+        BindError: The endpoint cannot be bound, or the host is unknown; see `errno` (below 0: of the resolver).
     """
     try:
         if endpoint.host is None:

@@ -145,7 +145,7 @@ class PendingRequest:
         """Returns the answer.
 
         Raises:
-            BrokerError: The broker has refused.
+            BrokerError: The broker has refused the request.
             ClosedError: The client was closed.
         """
         if self.error is not None:

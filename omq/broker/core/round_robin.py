@@ -150,7 +150,7 @@ class RoundRobinTopic(Topic):
         return purged
 
     def refresh(self) -> None:
-        """Drops the messages from the queue that `max_age` has dropped from the store."""
+        """Drops from the queue the messages that `max_age` has dropped from the store."""
         if "max_age" in self.settings:
             self.work.expire(self.state().first, "max_age", f"are older than max_age={self.settings['max_age']}")
 
