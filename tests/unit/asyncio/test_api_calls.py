@@ -67,7 +67,7 @@ async def test_what_one_call_sends_leaves_with_it_in_one_piece(make, kind):
         assert segments(raw.sock) == before + 1
 
 
-@pytest.mark.alone  # calls that wait for a processor are no flood
+@pytest.mark.alone  # calls that wait for a processor do not come as a flood
 @on_both_loops
 async def test_a_flood_of_small_calls_gathers_however_many_there_are_to_write_to(make):
     """To write to each of them takes longer than a pause does that shows that there is no flood."""
