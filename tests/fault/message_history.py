@@ -51,7 +51,7 @@ class History:
 
     Attributes:
         accepted: By sender, the numbers that its calls took.
-        doubtful: What a call may have taken before it was cut off (the beginning of a `send_many`).
+        doubtful: Numbers that a call may have sent: it has begun, or was cut off (the beginning of a `send_many`).
         received: By sender and receiver, the numbers in the order in which they came. A receiver is a socket and which
             of its callers took the message: what several callers take at a time is in order for each of them.
     """
@@ -67,7 +67,7 @@ class History:
         self.accepted[sender].extend(numbers)
 
     def doubt(self, sender: int, numbers: Iterable[int]) -> None:
-        """A call was cut off between these."""
+        """A call begins to send these, or was cut off between them."""
         self.doubtful.update((sender, number) for number in numbers)
 
     def receive(self, receiver: str, parts: Sequence[bytes], caller: str = "") -> tuple[int, int]:

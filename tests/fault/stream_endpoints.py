@@ -156,6 +156,7 @@ def streaming(
             single = end.twin.name == "libzmq" or end.kind in ONE_PART
             message = compose(sender, number, topic=body) if single else compose(sender, number, [body] * (number % 3))
             route = {"group": GROUP} if end.kind == "RADIO" else {}
+            history.doubt(sender, [number])  # it may arrive before the call returns
             await end.do("send_multipart", message, timeout=CALL_TIMEOUT_S, **route)
             history.accept(sender, number)
             if number > count:
@@ -199,6 +200,7 @@ def echoing(history: History, sender: int, name: str) -> Role:
             _, asked = history.receive(name, parts[len(envelope) :])
             number += 1
             answer = compose(sender, number, topic=b"%d" % asked) if route else compose(sender, number, [b"%d" % asked])
+            history.doubt(sender, [number])
             try:
                 await end.do("send_multipart", envelope + answer, timeout=CALL_TIMEOUT_S, **route)
             except (zmq.ZMQError, omq.UnroutableError):
