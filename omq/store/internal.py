@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from omq.store.errors import StoreError
 from omq.store.interface import Acknowledge, Append, DeleteTopic, Trim, Write
@@ -100,10 +100,17 @@ class ApplyRetention(Write):
     __slots__ = ()
 
 
+@dataclass(slots=True, eq=False)
 class ExpireState(Write):
-    """Drops the state of idle producers, abandoned stages, and the names of old commits."""
+    """Drops the state of idle producers, abandoned stages, and the names of old commits, as much as one step may.
 
-    __slots__ = ()
+    Attributes:
+        start: The key at which to begin; empty: the first one.
+        next_start: The `start` of the next step; `None` if nothing is left to drop.
+    """
+
+    start: bytes = b""
+    next_start: bytes | None = field(default=None, init=False)
 
 
 @dataclass(slots=True, eq=False)

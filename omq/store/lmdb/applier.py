@@ -100,7 +100,7 @@ class Applier:
         deletion_limit: The highest number of blocks and rows that a transaction deletes while space is short, as a
             deletion writes new pages before it frees the old ones. `None`: `MAX_DELETIONS`. While it is set,
             `ApplyRetention` checks all topics.
-        has_expired: True while state that is too old may be left to delete.
+        next_expiry: The step that continues the last `ExpireState`; `None` if that has left nothing.
         has_async_appends: The current transaction appends to an async topic; such appends are answered before the
             commit.
         pending_topics: Topics with pending appends. No other record may take the ids of these.
@@ -116,7 +116,8 @@ class Applier:
         self.catalog = catalog
         self.topics: dict[int, StoredTopic] = {}
         self.touched: set[StoredTopic] = set()
-        self.has_backlog = self.has_expired = False
+        self.has_backlog = False
+        self.next_expiry: ExpireState | None = None
         self.deletion_limit: int | None = None
         self.pending_topics: set[int] = set()
         self.appended = 0  # records in the current transaction
@@ -129,7 +130,6 @@ class Applier:
         self._in_other_engine = in_other_engine
         self._producers = Producers()
         self._stages = Stages()
-        self._expiry_position = b""  # the key at which the next `ExpireState` continues
         self._deleted: set[int] = set()  # deleted topics that have rows left
         self._purged: set[int] = set()  # those of them whose last rows the current transaction deletes
         self._clock = clock
@@ -215,7 +215,7 @@ class Applier:
         self._transaction = None
         self._purged.clear()
         self.has_backlog = False  # without space an immediate retry would fail too; the next tick retries
-        self.has_expired = False  # the next hourly `ExpireState` retries
+        self.next_expiry = None  # the next hourly `ExpireState` retries
         self._producers.rollback()
         touched = list(self.touched)
         if self.catalog is not None:
@@ -668,11 +668,10 @@ class Applier:
             self._purged.add(id)
 
     def _expire_state(self, write: ExpireState) -> None:
-        self._expiry_position = self._producers.expire(
-            self._transaction, self._now, MAX_DELETIONS, self._expiry_position
-        )
+        position = self._producers.expire(self._transaction, self._now, MAX_DELETIONS, write.start)
         has_more = self._stages.drop_old(self._transaction, self._now, MAX_DELETIONS) >= MAX_DELETIONS
-        self.has_expired = has_more or bool(self._expiry_position)
+        write.next_start = position if position or has_more else None
+        self.next_expiry = None if write.next_start is None else ExpireState(write.next_start)
 
     def _quarantine(self, write: Quarantine) -> None:
         key = TOPIC_NUMBER.pack(b"q", write.topic_id, write.first)

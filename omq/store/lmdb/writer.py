@@ -13,7 +13,7 @@ import lmdb
 
 from omq.store.errors import OutOfSpace, StoreClosed, StoreError, StoreFailed, UnknownTopic, without_traceback
 from omq.store.interface import Append, Appended, Notify, Stage, Stats, Write
-from omq.store.internal import ApplyRetention, ExpireState, LoggedAppend, PendingAppend
+from omq.store.internal import ApplyRetention, LoggedAppend, PendingAppend
 from omq.store.lmdb.applier import Applier
 from omq.store.lmdb.environment import NO_SPACE, Environment
 from omq.store.lmdb.wal import MAX_WRITE_BYTES, WriteAheadLog
@@ -331,9 +331,9 @@ class Writer:
         """Submits the upkeep that a write has left: retention, and the end of old state."""
         if self.applier.has_backlog and self.broken is None:
             self._queue.put(ApplyRetention())
-        if self.applier.has_expired and self.broken is None:
-            self.applier.has_expired = False
-            self._queue.put(ExpireState())
+        if self.applier.next_expiry is not None and self.broken is None:
+            self._queue.put(self.applier.next_expiry)
+            self.applier.next_expiry = None
 
     def _gather(self) -> list[Write]:
         """Waits for a write; returns it with the writes that are queued or expected soon."""

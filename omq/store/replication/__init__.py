@@ -1,0 +1,1 @@
+"""Replicated topics: a journal of writes that several brokers apply to their stores in the same order."""
