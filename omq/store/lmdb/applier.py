@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, Final
 
@@ -184,8 +184,15 @@ class Applier:
 
     def finish(self) -> None:
         """Writes the open blocks, and the changed topics and ack sets; applies retention, and frees deleted topics."""
-        left = MAX_DELETIONS if self.deletion_limit is None else min(MAX_DELETIONS, self.deletion_limit)
-        for topic in self.touched:
+        limit = MAX_DELETIONS if self.deletion_limit is None else min(MAX_DELETIONS, self.deletion_limit)
+        left = self._put_topics(self.touched, limit)
+        if self._deleted and left > 0:
+            self._purge(left)
+        self.has_backlog = left <= 0 or self._deleted > self._purged
+
+    def _put_topics(self, topics: Iterable[StoredTopic], left: int) -> int:
+        """Writes the open blocks of topics, and what has changed; drops at most `left` blocks; returns what is left."""
+        for topic in topics:
             if topic.id not in self.topics:
                 continue
             self._flush(topic)
@@ -195,9 +202,7 @@ class Applier:
         for topic, group in self._acked:
             if topic.id in self.topics and (acks := topic.ack_sets.get(group)) is not None:
                 consumer_rows.put_ack_set(self._transaction, topic.id, group, acks)
-        if self._deleted and left > 0:
-            self._purge(left)
-        self.has_backlog = left <= 0 or self._deleted > self._purged
+        return left
 
     def committed(self) -> dict[int, int]:
         """Ends a committed transaction; returns the last ids of the topics that have grown."""
@@ -399,7 +404,7 @@ class Applier:
     def _make_topic(self, write: MakeTopic) -> None:
         assert self.catalog is not None
         topic = self.catalog.make(self._transaction, write)
-        if topic is not None and topic.persistence == "strong":
+        if topic is not None and topic.engine == "strong":
             self.topics[topic.id] = topic
             self.touched.add(topic)
 
@@ -418,7 +423,7 @@ class Applier:
     def _delete_topic(self, write: DeleteTopic) -> None:
         if self.catalog is not None:
             topic = self.catalog.delete(self._transaction, write.topic_id)
-            if topic.persistence != "strong":
+            if topic.engine != "strong":
                 raise WrongEnvironment(f"the rows of topic {topic.name!r} are in another environment")
         id = write.topic_id
         if id in self.topics:
@@ -668,7 +673,7 @@ class Applier:
             self._purged.add(id)
 
     def _expire_state(self, write: ExpireState) -> None:
-        position = self._producers.expire(self._transaction, self._now, MAX_DELETIONS, write.start)
+        position = self._producers.expire(self._transaction, self._now, MAX_DELETIONS, write.start, self.topics)
         has_more = self._stages.drop_old(self._transaction, self._now, MAX_DELETIONS) >= MAX_DELETIONS
         write.next_start = position if position or has_more else None
         self.next_expiry = None if write.next_start is None else ExpireState(write.next_start)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from omq.store.ack_set import AckSet
 from omq.store.block_builder import BlockBuilder
@@ -16,6 +17,22 @@ from omq.store.lmdb.layout import NEXT_TOPIC, NUMBER, rows, topic_key, with_chec
 
 RESERVED_IDS: Final = 1 << 20  # ids that one reservation adds
 MAX_TOPIC_ID: Final = 2**32 - 1
+
+#: What keeps the records of a topic: one of the two environments, or memory.
+Engine = Literal["strong", "weak", "memory"]
+ENGINES: Final[Mapping[Persistence, Engine]] = {
+    "strong": "strong",
+    "weak": "weak",
+    "async": "weak",
+    "transient": "memory",
+}
+#: The engines of a replica, where one transaction has all of an entry. Persistence is up to the journal there.
+REPLICA_ENGINES: Final[Mapping[Persistence, Engine]] = {
+    "strong": "strong",
+    "weak": "strong",
+    "async": "strong",
+    "transient": "memory",
+}
 
 
 class Oldest(NamedTuple):
@@ -37,8 +54,9 @@ class StoredTopic:
         last: The newest id, in the current transaction.
         bytes: The bytes of its records, in the current transaction.
         jumped: Ranges of ids that were skipped, in order. Below `first`, only the newest ranges are kept.
-        reserved: The highest id that may be assigned before more are reserved; `None` for a strong topic, which needs
-            no reservation.
+        engine: What keeps its records.
+        reserved: The highest id that may be assigned before more are reserved; `None` for a topic of the strong
+            environment, which needs no reservation.
         open: Records that are not written yet.
         oldest: The oldest block; `None` if it is unknown or the topic is empty.
         ack_sets: The acknowledged ids of its work queue (with the name `""`) and of its consumer groups, by name, as
@@ -50,6 +68,7 @@ class StoredTopic:
         "ack_sets",
         "bytes",
         "delivery",
+        "engine",
         "first",
         "id",
         "jumped",
@@ -70,7 +89,8 @@ class StoredTopic:
         delivery: Delivery,
         persistence: Persistence,
         settings: dict[str, Any],
-        owner: str = "",
+        owner: str,
+        engine: Engine,
     ) -> None:
         self.id = id
         self.name = name
@@ -78,6 +98,7 @@ class StoredTopic:
         self.persistence: Persistence = persistence
         self.settings = settings
         self.owner = owner
+        self.engine: Engine = engine
         self.first = 1
         self.last = 0
         self.bytes = 0
@@ -118,15 +139,19 @@ class StoredTopic:
 class Catalog:
     """The rows of all topics.
 
+    Args:
+        engines: The engine of the topics of each persistence.
+
     Attributes:
         topics: The topics by id.
         next: The committed id of the next topic.
         damaged: The error of each topic that has a damaged row, by id. The store does not open these topics.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, engines: Mapping[Persistence, Engine] = ENGINES) -> None:
         self.topics: dict[int, StoredTopic] = {}
         self.next = 1
+        self._engines = engines
         self.damaged: dict[int, DamagedError] = {}
         self._ids: dict[str, int] = {}
         self._deleted: dict[int, StoredTopic] = {}  # by transactions that may still be rolled back
@@ -142,7 +167,16 @@ class Catalog:
                 if topic is None:
                     row = json.loads(without_checksum(key, value))
                     owner = row.get("owner", "")  # topics of older versions have none
-                    topic = StoredTopic(id, row["name"], row["delivery"], row["persistence"], row["settings"], owner)
+                    persistence = row["persistence"]
+                    topic = StoredTopic(
+                        id,
+                        row["name"],
+                        row["delivery"],
+                        persistence,
+                        row["settings"],
+                        owner,
+                        self._engines[persistence],
+                    )
                 elif id in self._altered:
                     topic.settings = json.loads(without_checksum(key, value))["settings"]
                 found[id] = topic
@@ -175,9 +209,12 @@ class Catalog:
         if id > MAX_TOPIC_ID:
             raise StoreError(f"topic {write.name!r} cannot be created: all topic ids up to {MAX_TOPIC_ID} are used")
         self._set_next(transaction, id + 1)
-        topic = StoredTopic(id, write.name, write.delivery, write.persistence, dict(write.settings), write.owner)
+        engine = self._engines[write.persistence]
+        topic = StoredTopic(
+            id, write.name, write.delivery, write.persistence, dict(write.settings), write.owner, engine
+        )
         self._put(transaction, topic, topic.settings)
-        if write.persistence != "strong":
+        if engine != "strong":
             topic.reserved = RESERVED_IDS
             self._reserve(transaction, id, RESERVED_IDS)
         self.topics[id] = topic

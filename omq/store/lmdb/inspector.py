@@ -70,9 +70,9 @@ class Inspector:
         with self._environments["strong"].read() as strong, self._environments["weak"].read() as weak:
             catalog.load(strong)
             for topic in catalog.topics.values():
-                if topic.persistence != "transient":
+                if topic.engine != "memory":
                     try:
-                        applier.load(strong if topic.persistence == "strong" else weak, topic)
+                        applier.load(strong if topic.engine == "strong" else weak, topic)
                     except DamagedError as error:
                         catalog.damaged[topic.id] = error
         self.topics = {id: topic for id, topic in catalog.topics.items() if id not in catalog.damaged}
@@ -94,7 +94,7 @@ class Inspector:
 
     def environment(self, topic: StoredTopic) -> Environment:
         """Returns the environment of a topic."""
-        return self._environments["strong" if topic.persistence == "strong" else "weak"]
+        return self._environments["strong" if topic.engine == "strong" else "weak"]
 
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Returns the bytes of each data file, and the bytes of it in use."""
@@ -150,10 +150,10 @@ class Inspector:
         self, topic: StoredTopic, start: int, stop: int = 0
     ) -> Iterator[tuple[bytes, bytes | memoryview] | DamagedError]:
         """Yields header and records of each block, or an error for a damaged range; the write-ahead log's come last."""
-        if topic.persistence == "transient":
+        if topic.engine == "memory":
             return
         while start <= topic.last:
-            dense = topic.persistence == "strong"
+            dense = topic.engine == "strong"
             with LmdbReader(self.environment(topic), topic.id, dense, lambda error: None) as reader:
                 try:
                     for header, records in reader.blocks(start, stop):

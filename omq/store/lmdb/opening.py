@@ -119,7 +119,7 @@ def check_tails(environment: Environment, topics: Iterable[StoredTopic]) -> list
     for topic in topics:
         if topic.last < topic.first:
             continue
-        dense = topic.persistence == "strong"
+        dense = topic.engine == "strong"
         with LmdbReader(environment, topic.id, dense, found.append) as reader:
             try:
                 for _ in reader.blocks(topic.last):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Container
 from contextlib import suppress
 from typing import Any, Final
 
 from omq.store.errors import DamagedError
 from omq.store.interface import MAX_ANSWERS, PRODUCER_TIMEOUT_US, Append
-from omq.store.lmdb.layout import NUMBER, THREE, TWO, after, producer_key, with_checksum, without_checksum
+from omq.store.lmdb.layout import NUMBER, THREE, TOPIC, TWO, after, producer_key, with_checksum, without_checksum
 
 SEEN_INTERVAL_US: Final = 3_600_000_000  # between two writes of the time of a producer's last append
 PRUNE_BATCH: Final = 64  # answers that are deleted together
@@ -21,26 +22,30 @@ class ProducerState:
     Attributes:
         prefix: The prefix of the keys of its answers.
         floor: Every lower sequence is a repetition, and its answer may be deleted.
-        pruned_floor: The floor up to which answers are deleted.
         highest: The highest sequence stored.
         rows: The number of its answers.
         seen: The stored time of its last append. It may be `SEEN_INTERVAL_US` old.
     """
 
-    __slots__ = ("floor", "highest", "prefix", "pruned_floor", "rows", "seen")
+    __slots__ = ("floor", "highest", "prefix", "rows", "seen")
 
     def __init__(self, prefix: bytes, seen: int, floor: int, highest: int, rows: int) -> None:
         self.prefix = prefix
         self.seen = seen
-        self.floor = self.pruned_floor = floor
+        self.floor = floor
         self.highest = highest
         self.rows = rows
 
 
 class Producers:
-    """The producers of an environment."""
+    """The producers of an environment.
 
-    def __init__(self) -> None:
+    Args:
+        exact: Each change of a floor is stored, so that the answers after the next opening are the same as before it.
+    """
+
+    def __init__(self, *, exact: bool = False) -> None:
+        self._exact = exact
         self._cache: dict[tuple[int, bytes], ProducerState] = {}  # in the order of their last append
 
     def rollback(self) -> None:
@@ -85,14 +90,16 @@ class Producers:
             producer.rows += 1
             if producer.rows >= MAX_ANSWERS + PRUNE_BATCH:
                 producer.rows -= self._delete(transaction, producer.prefix, after(producer.prefix), PRUNE_BATCH)
+        changed = self._exact and write.first_outstanding > producer.floor
         if write.first_outstanding > producer.floor:
+            pruned = write.first_outstanding // PRUNE_BATCH > producer.floor // PRUNE_BATCH
             producer.floor = write.first_outstanding
-        pruned = producer.floor - producer.pruned_floor >= PRUNE_BATCH
-        if pruned:
-            stop = producer.prefix + NUMBER.pack(producer.floor)
-            producer.rows -= self._delete(transaction, producer.prefix, stop, producer.rows)
-            producer.pruned_floor = producer.floor
-        if pruned or now - producer.seen > SEEN_INTERVAL_US:
+            producer.highest = max(producer.highest, producer.floor - 1)
+            if pruned:
+                stop = producer.prefix + NUMBER.pack(producer.floor)
+                producer.rows -= self._delete(transaction, producer.prefix, stop, producer.rows)
+                changed = True
+        if changed or now - producer.seen > SEEN_INTERVAL_US:
             producer.seen = now
             key = producer_key(b"p", write.topic_id, write.producer)
             transaction.put(key, with_checksum(key, TWO.pack(now, producer.floor)))
@@ -136,14 +143,17 @@ class Producers:
         cursor.close()
         return deleted
 
-    def expire(self, transaction: Any, now: int, limit: int, start: bytes) -> bytes:
+    def expire(self, transaction: Any, now: int, limit: int, start: bytes, topics: Container[int]) -> bytes:
         """Deletes the state of some producers that have been idle for too long.
+
+        The rows of deleted topics do not count, since it depends on the node how many of them are left.
 
         Args:
             transaction: The current transaction.
             now: The time by the store's clock.
             limit: The number of producers to check, and the approximate number of rows to delete.
             start: The key to begin at; empty: the first producer.
+            topics: The topics that are not deleted.
 
         Returns:
             The key at which to continue; empty at the end.
@@ -155,6 +165,9 @@ class Producers:
         found = cursor.set_range(start or b"p")
         while found and cursor.key()[:1] == b"p":
             key = bytes(cursor.key())
+            if TOPIC.unpack_from(key)[1] not in topics:
+                found = cursor.set_range(after(key[: TOPIC.size]))
+                continue
             if checked == limit:
                 next_key = key
                 break

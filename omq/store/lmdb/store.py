@@ -224,8 +224,8 @@ class LmdbStore:
             self._catalog.load(reading)
             damaged = self._catalog.damaged
             for topic in self._catalog.topics.values():
-                applier, transaction = (strong, reading) if topic.persistence == "strong" else (weak, other)
-                if topic.persistence != "transient" and topic.id not in damaged:
+                applier, transaction = (strong, reading) if topic.engine == "strong" else (weak, other)
+                if topic.engine != "memory" and topic.id not in damaged:
                     try:
                         applier.load(transaction, topic)
                         if topic.delivery == "round_robin":
@@ -246,16 +246,14 @@ class LmdbStore:
 
     def _open_topic(self, topic: StoredTopic, last: int = 0) -> None:
         """Adds a topic to its engine, which makes it available."""
-        if topic.persistence == "transient":
+        if topic.engine == "memory":
             self._memory.topics[topic.id] = MemoryTopic(
                 topic.id, topic.name, topic.delivery, topic.persistence, topic.settings, last, topic.owner
             )
             self._engines[topic.id] = self._memory
-        elif topic.persistence == "strong":
-            self._engines[topic.id] = self._writers["strong"]
         else:
-            self._writers["weak"].applier.topics.setdefault(topic.id, topic)
-            self._engines[topic.id] = self._writers["weak"]
+            writer = self._engines[topic.id] = self._writers[topic.engine]
+            writer.applier.topics.setdefault(topic.id, topic)
 
     def _skip_lost_ids(self, lost: bool, older: bool) -> None:
         """Skips the ids that may have been assigned and are not in the environment."""
@@ -263,11 +261,11 @@ class LmdbStore:
         skips: list[SkipIds] = []
         for id, last in next_ids.skips.items():
             topic = self._catalog.topics[id]
-            if topic.persistence == "transient":
+            if topic.engine == "memory":
                 self._open_topic(topic, last)
                 continue
             skips.append(SkipIds(id, last, context=threading.Event()))
-            self._writers["strong" if topic.persistence == "strong" else "weak"].submit(skips[-1])
+            self._writers[topic.engine].submit(skips[-1])
         for skip in skips:
             skip.context.wait()
             if skip.error is not None:  # for want of space, for example: ids would be assigned again

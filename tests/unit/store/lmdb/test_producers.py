@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from omq._core import blocks
-from omq.store.interface import Append, MoveToDeadLetter
+from omq.store.interface import Append, DeleteTopic, MoveToDeadLetter
 from omq.store.internal import ExpireState
 from omq.store.lmdb import producers
 from tests.support.open_store import Opened
@@ -67,3 +67,28 @@ def test_answers_of_moved_dead_letters_are_dropped_with_the_records(store: Opene
         store.append(jobs, b"%d" % i)
         store.do(MoveToDeadLetter(jobs, i + 1, dead))
     assert rows(store, b"d", "weak") < 200
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_a_sequence_below_the_lowest_outstanding_one_is_a_repetition(again: Again, reopened: bool) -> None:
+    store = again()
+    topic = store.make("t")
+    store.append(topic, b"x", producer=b"p", sequence=5, first_outstanding=200)
+    if reopened:
+        store = again()
+    assert store.append(topic, b"x", producer=b"p", sequence=100).duplicate
+
+
+def test_producers_of_deleted_topics_do_not_count_in_a_step(store: Opened, monkeypatch) -> None:
+    monkeypatch.setattr("omq.store.lmdb.applier.MAX_DELETIONS", 10)
+    deleted, topic = store.make("deleted"), store.make("t")
+    one = blocks.encode([b"x"])
+    store.try_(*[Append(id, one, 1, b"%d" % i, 1) for id in (deleted, topic) for i in range(9)])
+    writer = store.log._writers["strong"]
+    now = writer.applier._clock.now
+    monkeypatch.setattr(writer.applier._clock, "now", lambda: now() + 26 * 3_600_000_000)
+    monkeypatch.setattr(writer.applier, "_purge", lambda left: None)
+    with writer._writing:
+        writer._try([DeleteTopic(deleted), step := ExpireState()])
+    assert step.next_start is None
+    assert (rows(store, b"p"), rows(store, b"d")) == (9, 9)
