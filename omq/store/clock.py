@@ -28,3 +28,17 @@ class Clock:
     def now(self) -> int:
         """Returns its time in microseconds."""
         return self._offset + uptime()
+
+
+class EntryClock(Clock):
+    """The clock of a replica, which stands at the timestamp of the last entry that was applied.
+
+    Attributes:
+        time: Its time, in microseconds.
+    """
+
+    def __init__(self) -> None:
+        self.time = 0
+
+    def now(self) -> int:
+        return self.time

@@ -114,6 +114,31 @@ class ExpireState(Write):
 
 
 @dataclass(slots=True, eq=False)
+class ApplyEntry(Write):
+    """Applies an entry of the journal to a replica, in one step with its position.
+
+    The results are in `writes`, with the errors of single writes. An entry that has an error itself was not applied.
+
+    Attributes:
+        position: The sequence of the entry in the journal. It is higher than that of the entry before.
+        term: The term of its leader, which is never lower than that of the entry before.
+        timestamp: Its time in microseconds since 1970.
+        writes: Its writes.
+    """
+
+    position: int
+    term: int
+    timestamp: int
+    writes: list[Write]
+
+
+class PurgeRows(Write):
+    """Continues to delete the rows of deleted topics in a replica, which does that outside of entries."""
+
+    __slots__ = ()
+
+
+@dataclass(slots=True, eq=False)
 class Quarantine(Write):
     """Records a range of damaged ids."""
 

@@ -23,6 +23,11 @@ def small_disk_at(disk: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
+def enlarge(disk: Path) -> None:
+    """Gives a disk of `small_disk_at` 8 MiB."""
+    subprocess.run(["mount", "-o", "remount,size=8m", str(disk)], check=True)
+
+
 def _traces() -> bool:
     """Returns whether strace is installed and may trace."""
     if shutil.which("strace") is None:

@@ -32,6 +32,12 @@ class Opened:
         return cls(lambda **calls: LmdbStore(directory, **calls, **options))
 
     @classmethod
+    def as_replica(cls, directory: Any, **options: Any) -> "Opened":
+        from omq.store.lmdb.replica import LmdbReplica  # without lmdb its caller is skipped
+
+        return cls(lambda **calls: LmdbReplica(directory, **calls, **options))
+
+    @classmethod
     def in_memory(cls, **options: Any) -> "Opened":
         return cls(lambda **calls: MemoryStore(**calls, **options))
 

@@ -240,6 +240,10 @@ class Applier:
         """Returns whether rows of deleted topics are left."""
         return bool(self._deleted)
 
+    def has_ages(self) -> bool:
+        """Returns whether a topic drops old records. Any thread may call it."""
+        return any(topic.settings.get("max_age") for topic in list(self.topics.values()))
+
     def load(self, transaction: Any, topic: StoredTopic) -> None:
         """Reads the committed state of a topic."""
         key = topic_key(b"n", topic.id)

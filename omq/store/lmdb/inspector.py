@@ -12,7 +12,7 @@ from omq._core.blocks import Message
 from omq.store.errors import DamagedError, StoreError
 from omq.store.interface import Append
 from omq.store.lmdb.applier import Applier
-from omq.store.lmdb.catalog import Catalog, StoredTopic
+from omq.store.lmdb.catalog import ENGINES, REPLICA_ENGINES, Catalog, StoredTopic
 from omq.store.lmdb.data_file import DATA_FILE, check_structure, read_meta
 from omq.store.lmdb.environment import Environment
 from omq.store.lmdb.layout import PIECE, STAGE, description, id_ranges, without_checksum
@@ -47,7 +47,7 @@ class Inspector:
         self.format = self._directory.format
         self.id = self._directory.id
         self.clean_shutdown = self._directory.clean_shutdown
-        self.catalog = Catalog()
+        self.catalog = Catalog(REPLICA_ENGINES if self.format.replica else ENGINES)
         self.topics: dict[int, StoredTopic] = {}
         self.unchecked: list[str] = []
         self._environments: dict[str, Environment] = {}

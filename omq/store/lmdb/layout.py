@@ -24,6 +24,8 @@ checksum covers the key too, so that a value under a wrong key is detected.
     t  topic                                 catalog (strong environment only): name and settings
     v  topic                                 highest reserved id of a topic that is not strong (strong environment only)
     i                                        id of the next topic (strong environment only)
+    a                                        position, term and timestamp of the last entry that was applied, and
+                                             whether it has left records to drop (replicas only)
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ TOPIC: Final = struct.Struct(">cI")
 TOPIC_NUMBER: Final = struct.Struct(">cIQ")  # blocks, pages, deliveries, quarantine
 PIECE: Final = struct.Struct(">cQQII")  # stage, sequence, part, records
 NUMBER: Final = struct.Struct(">Q")
+APPLIED_ENTRY: Final = struct.Struct(">QQQ?")  # position, term, timestamp, backlog
 TWO: Final = struct.Struct(">QQ")
 THREE: Final = struct.Struct(">QQQ")
 STAGE: Final = struct.Struct(">QIQQ")  # number, topic, made, highest sequence
@@ -77,6 +80,7 @@ _DESCRIPTIONS: Final = {
     b"t": "the catalog row",
     b"v": "the id reservation",
     b"i": "the id of the next topic",
+    b"a": "the position of the last applied entry",
 }
 _NUMBERED: Final = (b"b", b"s", b"r", b"q", b"j")  # the kinds with an id, or the number of a page, after the topic
 _OF_GROUPS: Final = (b"W", b"S", b"R")  # the kinds with the size and the name of a group after the topic
@@ -85,6 +89,7 @@ _OF_TOPICS: Final = (*_NUMBERED, *_OF_GROUPS, b"n", b"d", b"p", b"w", b"o", b"t"
 NEXT_TOPIC: Final = b"i"
 NEXT_STAGE: Final = b"h"
 LAST_GENERATION: Final = b"e"
+APPLIED: Final = b"a"
 
 
 def topic_key(kind: bytes, topic_id: int) -> bytes:

@@ -21,7 +21,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -124,7 +124,7 @@ def take_snapshot(
     source = StoreDirectory(directory, kind, readonly=True, locked=False)
     _check_source(source)
     margin = 0 if source.clean_shutdown else LIVE_MARGIN_BYTES
-    format = Format(source.id, source.format.kind, datetime.now(UTC).isoformat(timespec="seconds"))
+    format = replace(source.format, snapshot=datetime.now(UTC).isoformat(timespec="seconds"), origin={})
 
     def report(copied: int, total: int) -> None:
         progress(copied, total)
@@ -166,6 +166,8 @@ def restore_snapshot(
 ) -> StoreCopy:
     """Makes a new store from a snapshot. It has a new id, so that clients notice that it is not the store they know.
 
+    A replica keeps the id of its cluster: the journal brings it to the state that the others have.
+
     Args:
         snapshot: The directory of the snapshot; it is not changed.
         directory: The directory of the new store. It does not exist or is empty, and gets its content in one step.
@@ -183,7 +185,8 @@ def restore_snapshot(
     if not source.clean_shutdown:
         raise StoreError(f"{source.directory}: the snapshot is not complete: take it again")
     origin = {"store": source.id, "time": source.format.snapshot}
-    format = Format(os.urandom(16).hex(), source.format.kind, origin=origin)
+    replica = source.format.replica
+    format = Format(source.id if replica else os.urandom(16).hex(), source.format.kind, "", origin, replica)
     with _new_directory(directory, source.directory) as partial, ExitStack() as stack:
         names = "weak", "strong"
         for path in (source.directory / name / DATA_FILE for name in names):

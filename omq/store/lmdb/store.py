@@ -7,7 +7,7 @@ import hashlib
 import logging
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ from omq.store.interface import (
     MakeTopic,
     MoveToDeadLetter,
     Notify,
+    Persistence,
     Reader,
     Requeue,
     SetCursor,
@@ -48,6 +49,7 @@ from omq.store.internal import (
     MoveAck,
     MoveAppend,
     MoveTrim,
+    PurgeRows,
     PurgeTopic,
     Quarantine,
     ReserveIds,
@@ -57,7 +59,7 @@ from omq.store.internal import (
 )
 from omq.store.lmdb import consumer_rows, opening
 from omq.store.lmdb.applier import ANOTHER_KIND, Applier
-from omq.store.lmdb.catalog import RESERVED_IDS, Catalog, StoredTopic
+from omq.store.lmdb.catalog import ENGINES, RESERVED_IDS, Catalog, Engine, StoredTopic
 from omq.store.lmdb.data_file import DATA_FILE, checksum
 from omq.store.lmdb.environment import Environment
 from omq.store.lmdb.flusher import Flusher
@@ -84,7 +86,7 @@ STRONG_FIRST: Final = (MakeTopic, AlterTopic, DeleteTopic, CommitStages, AbortSt
 MOVES: Final = (MoveToDeadLetter, Requeue)
 #: Writes that need only one engine.
 WRITABLE_AT_ONCE: Final = frozenset({Append, Acknowledge})
-INTERNAL: Final = (ReserveIds, SkipIds, ApplyRetention, ExpireState, Quarantine, PurgeTopic)
+INTERNAL: Final = (ReserveIds, SkipIds, ApplyRetention, ExpireState, Quarantine, PurgeTopic, PurgeRows)
 
 
 class LmdbStore:
@@ -108,6 +110,11 @@ class LmdbStore:
     findings: list[str]
     refused: dict[str, DamagedError]
 
+    # What a replica has instead.
+    _cluster_id: str | None = None
+    _engine_of_persistence: Mapping[Persistence, Engine] = ENGINES
+    _strong_writer: type[Writer] = Writer
+
     def __init__(
         self,
         directory: str | os.PathLike[str],
@@ -128,7 +135,8 @@ class LmdbStore:
         self._submitting = threading.Lock()
         self._reserving: dict[int, int] = {}  # the highest ids that were requested, by topic
         self._unpurged: set[int] = set()  # deleted topics whose rows could not be deleted
-        self._directory = StoreDirectory(directory, kind)
+        self._directory = StoreDirectory(directory, kind, cluster_id=self._cluster_id)
+        self._clock = self._directory.clock
         self.id = self._directory.id
         try:
             self._open(flush_interval, max_memory)
@@ -155,11 +163,9 @@ class LmdbStore:
             raise
         self._wal = WriteAheadLog(weak, self.id)
         try:
-            self._catalog = Catalog()
-            strong_applier = Applier(
-                self._catalog, self._reserve, session.clock, lambda key: self._has(key, self._weak)
-            )
-            weak_applier = Applier(None, self._reserve, session.clock, lambda key: self._has(key, self._strong))
+            self._catalog = Catalog(self._engine_of_persistence)
+            strong_applier = self._strong_applier()
+            weak_applier = Applier(None, self._reserve, self._clock, lambda key: self._has(key, self._strong))
             self._load(strong_applier, weak_applier)
             if left.missing and weak_applier.topics:
                 self.findings.append(f"{weak}: it is missing: weak and async topics start over")
@@ -204,8 +210,12 @@ class LmdbStore:
         self._skip_lost_ids(lost, older)
         self._writers["weak"].catch_up()
 
+    def _strong_applier(self) -> Applier:
+        return Applier(self._catalog, self._reserve, self._clock, lambda key: self._has(key, self._weak))
+
     def _writer(self, name: str, environment: Environment, applier: Applier) -> Writer:
-        return Writer(
+        make = self._strong_writer if name == "strong" else Writer
+        return make(
             f"omq-store-{name}",
             environment,
             applier,
@@ -255,9 +265,12 @@ class LmdbStore:
             writer = self._engines[topic.id] = self._writers[topic.engine]
             writer.applier.topics.setdefault(topic.id, topic)
 
+    def _next_ids(self, lost: bool, older: bool) -> opening.NextIds:
+        return opening.next_ids(self._directory, self._catalog, self._usable_topics(), lost=lost, older=older)
+
     def _skip_lost_ids(self, lost: bool, older: bool) -> None:
         """Skips the ids that may have been assigned and are not in the environment."""
-        next_ids = opening.next_ids(self._directory, self._catalog, self._usable_topics(), lost=lost, older=older)
+        next_ids = self._next_ids(lost, older)
         skips: list[SkipIds] = []
         for id, last in next_ids.skips.items():
             topic = self._catalog.topics[id]
@@ -669,7 +682,7 @@ class LmdbStore:
             return engine.age(topic_id, id)
         with engine.environment.read() as reading:
             when = stored_at(reading, topic_id, id)
-        return 0.0 if when is None else max(self._directory.clock.now() - when, 0) / 1e6
+        return 0.0 if when is None else max(self._clock.now() - when, 0) / 1e6
 
     def stats(self) -> Stats:
         total = Stats(damaged=sorted(self._damaged))
@@ -721,15 +734,18 @@ class LmdbStore:
         for writer in self._writers.values():
             writer.environment.allocate_reserve()
             writer.environment.clear_stale_readers()
-            applier = writer.applier
-            ages = any(topic.settings.get("max_age") for topic in list(applier.topics.values()))
-            if writer.has_pending or writer.out_of_space or applier.has_deletions or ages:
-                writer.submit(ApplyRetention())
-            if hour:
-                writer.submit(ExpireState())
+            self._submit_upkeep(writer, hour)
         if hour or not self._session_saved:
             # After a power loss the clock continues from here. Without the file, a kill counts as a power loss.
             self._session_saved = opening.save_session(self._directory, self._catalog, clean=False)
+
+    def _submit_upkeep(self, writer: Writer, hour: bool) -> None:
+        """Submits the writes that drop what is too old, once a second and once an hour."""
+        applier = writer.applier
+        if writer.has_pending or writer.out_of_space or applier.has_deletions or applier.has_ages():
+            writer.submit(ApplyRetention())
+        if hour:
+            writer.submit(ExpireState())
 
     def _check_path(self) -> None:
         """Stops all writes if the files of the store were moved, removed or replaced."""

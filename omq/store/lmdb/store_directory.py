@@ -128,17 +128,19 @@ class Format:
         kind: The program of the store, such as `broker`; empty: any.
         snapshot: The time at which the snapshot was taken, in UTC; empty: it is a store.
         origin: `store` and `time` of the snapshot that the store was restored from; empty: it was not restored.
+        replica: It is a replica, and `id` is the id of its cluster.
     """
 
     id: str
     kind: str = ""
     snapshot: str = ""
     origin: dict[str, str] = field(default_factory=dict)
+    replica: bool = False
 
     def write(self, directory: Path) -> None:
         """Writes the file durably."""
         row: dict[str, Any] = {"omq-store": FORMAT, "id": self.id}
-        row |= {key: value for key in ("kind", "snapshot", "origin") if (value := getattr(self, key))}
+        row |= {key: value for key in ("kind", "snapshot", "origin", "replica") if (value := getattr(self, key))}
         write_durably(directory / "format", json.dumps(row).encode() + b"\n")
 
 
@@ -158,7 +160,13 @@ def read_format(directory: Path, kind: str = "") -> Format:
     try:
         row = json.loads(path.read_bytes())
         version = int(row["omq-store"])
-        found = Format(str(row["id"]), str(row.get("kind", "")), str(row.get("snapshot", "")), row.get("origin") or {})
+        found = Format(
+            str(row["id"]),
+            str(row.get("kind", "")),
+            str(row.get("snapshot", "")),
+            row.get("origin") or {},
+            bool(row.get("replica")),
+        )
     except (ValueError, KeyError, TypeError, AttributeError):
         raise DamagedError(f"{path}: damaged: it does not have the version and the id of the store") from None
     if version != FORMAT:
@@ -182,6 +190,8 @@ class StoreDirectory:
         directory: The path of the directory.
         kind: The program of the store, such as `broker`; empty: any. A directory of another program is refused, and
             one without a program gets this one.
+        cluster_id: The id of the cluster of a replica; empty: any, and a new one for a new replica. `None`: the store
+            is not a replica. A replica cannot be opened as another store, nor the other way round.
         readonly: Changes nothing except the lock; the store must exist. Otherwise a snapshot is refused.
         locked: Take the lock. Without it, another process may have the store open.
 
@@ -202,12 +212,18 @@ class StoreDirectory:
 
     Raises:
         StoreLocked: Another process, or another store of this process, holds the lock.
-        StoreError: The directory is not a store, or is of another version or program.
+        StoreError: The directory is not a store, or is of another version, program or cluster.
         OutOfSpace: The disk has no room for a new store.
     """
 
     def __init__(
-        self, directory: str | os.PathLike[str], kind: str = "", *, readonly: bool = False, locked: bool = True
+        self,
+        directory: str | os.PathLike[str],
+        kind: str = "",
+        *,
+        cluster_id: str | None = None,
+        readonly: bool = False,
+        locked: bool = True,
     ) -> None:
         self.directory = Path(directory)
         if not readonly:
@@ -219,9 +235,10 @@ class StoreDirectory:
         self._lock = self._acquire_lock() if locked else -1
         try:
             self.new = not (self.directory / "format").exists()
-            self.format = self._create(kind) if self.new else read_format(self.directory, kind)
+            self.format = self._create(kind, cluster_id) if self.new else read_format(self.directory, kind)
             self.id = self.format.id
             if not readonly:
+                self._check_cluster(cluster_id)
                 self._check_writable(kind)
             last = self._last_session()
             self.used_before = bool(last)
@@ -250,16 +267,30 @@ class StoreDirectory:
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         return descriptor
 
-    def _create(self, kind: str) -> Format:
+    def _create(self, kind: str, cluster_id: str | None) -> Format:
         """Creates the file `format` of a new store."""
         if any(self.directory.glob("*/data.mdb")):
             raise DamagedError(
                 f"{self.directory}: damaged: it has data, but the file `format` is missing. Nothing was changed. "
                 "Restore the file from a copy of the store, or move the directory away to start over."
             )
-        new = Format(os.urandom(16).hex(), kind)
+        new = Format(cluster_id or os.urandom(16).hex(), kind, replica=cluster_id is not None)
         new.write(self.directory)
         return new
+
+    def _check_cluster(self, cluster_id: str | None) -> None:
+        """Refuses a replica that is opened as another store, another store as a replica, and one of another cluster."""
+        if self.format.replica and cluster_id is None:
+            raise StoreError(
+                f"{self.directory} is a replica of the cluster {self.id}, and can only be opened as that: give the "
+                "options of the cluster, or another directory"
+            )
+        if cluster_id is not None and not self.format.replica:
+            raise StoreError(f"{self.directory} is a store, and not a replica of a cluster: give another directory")
+        if cluster_id and cluster_id != self.id:
+            raise StoreError(
+                f"{self.directory} is a replica of the cluster {self.id}, not of {cluster_id}: give another directory"
+            )
 
     def _check_writable(self, kind: str) -> None:
         """Refuses a snapshot, and gives a store without a program this one."""

@@ -395,10 +395,8 @@ class Writer:
             else:
                 self._write(group)
         except lmdb.Error as error:
-            code = getattr(error, "code", 0)
-            if code in NO_SPACE or (code == errno.EIO and self.environment.is_full()):
-                reason = NO_SPACE.get(code) or self.environment.shortage()
-                self._without_space(group, OutOfSpace(f"{reason}: {self.environment.path}"))
+            if reason := self._shortage(error):
+                self._without_space(group, OutOfSpace(reason))
             elif isinstance(error, lmdb.TxnFullError) and len(group) > 1:
                 self._halve(group)
             else:
@@ -412,6 +410,13 @@ class Writer:
             else:
                 log.exception("a write failed")
                 self._fail_writes(group, StoreError(f"{type(error).__name__}: {error}"))
+
+    def _shortage(self, error: lmdb.Error) -> str:
+        """Returns the text for an error for want of space; empty for another error."""
+        code = getattr(error, "code", 0)
+        if code not in NO_SPACE and not (code == errno.EIO and self.environment.is_full()):
+            return ""
+        return f"{NO_SPACE.get(code) or self.environment.shortage()}: {self.environment.path}"
 
     def _fits(self, size: int) -> bool:
         """Returns whether `size` bytes of messages leave room for deletions, if the data file cannot grow."""

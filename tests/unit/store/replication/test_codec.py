@@ -109,6 +109,13 @@ def as_value(entry: Entry) -> tuple[Any, ...]:
     return entry.kind, entry.term, entry.timestamp, [fields(write) for write in entry.writes], entry.lease
 
 
+def decoded(payload: bytes) -> Entry | None:
+    """Returns the entry with these bytes; `None` if they are damaged."""
+    with suppress(DamagedError):
+        return decode(payload)
+    return None
+
+
 def sealed(payload: bytes) -> bytes:
     """Returns a payload with the checksum that it should have."""
     return payload[:18] + struct.pack(">I", crc32c(payload[22:], crc32c(payload[:18]))) + payload[22:]
@@ -154,8 +161,7 @@ def test_records_are_views_of_the_payload() -> None:
 def test_any_bytes_are_an_entry_or_damaged(payload: bytes) -> None:
     # With the right head and checksum the fields themselves are read.
     for one in (payload, sealed(bytes([VERSION, 2]) + payload), sealed(bytes([VERSION, 1]) + payload)):
-        with suppress(DamagedError):
-            decode(one)
+        assert decoded(one) is None or len(one) >= 22
 
 
 @examples(300)
@@ -175,11 +181,8 @@ def test_a_changed_entry_with_a_right_checksum_is_read_or_damaged(entry: Entry, 
     payload = bytearray(encode(entry))
     for _ in range(3):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
-    try:
-        found = decode(sealed(bytes(payload)))
-    except DamagedError:
-        return
-    encode(found)  # what was read can be written again
+    found = decoded(sealed(bytes(payload)))
+    assert found is None or encode(found)  # what was read can be written again
 
 
 def test_sizes_that_lie_cost_nothing() -> None:
