@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import lmdb
@@ -433,14 +434,18 @@ class LmdbReplica(LmdbStore):
         return self._entry_writer if isinstance(write, ApplyEntry) else None
 
     def _apply_here(self, writes: list[Write]) -> None:
-        for write in writes:
-            if not self.is_local(write):
-                mixed = isinstance(write, MOVES) and self._spans_engines(write)
-                self._return_write(write, StoreError(MOVE_BETWEEN_KINDS if mixed else ENTRIES_ONLY))
-            elif isinstance(write, CommitStages | AbortStage):
-                self._return_done(*self._memory.apply([write]))
-            else:
-                super()._apply_here([write])
+        for of_stages, group in groupby(writes, lambda write: isinstance(write, CommitStages | AbortStage)):
+            local = [write for write in group if self.is_local(write) or self._refuse(write)]
+            if of_stages:
+                self._return_done(*self._memory.apply(local))
+            elif local:
+                super()._apply_here(local)
+
+    def _refuse(self, write: Write) -> bool:
+        """Fails a write that is not local; returns false."""
+        mixed = isinstance(write, MOVES) and self._spans_engines(write)
+        self._return_write(write, StoreError(MOVE_BETWEEN_KINDS if mixed else ENTRIES_ONLY))
+        return False
 
     def _finished(self, writes: list[Write]) -> None:
         for write in writes:

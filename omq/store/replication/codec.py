@@ -42,6 +42,7 @@ from omq.store.internal import ApplyRetention, ExpireState
 
 VERSION: Final = 1
 MAX_PRODUCER_BYTES: Final = 96
+MAX_TIMESTAMP: Final = 2**53 - 1  # in the year 2255; not all that is made of it can be much later
 MAX_KEY_NAME_BYTES: Final = 510  # of a stage or commit: LMDB's keys have 511 bytes, and a letter comes first
 #: The head of an entry: version, kind, term, timestamp, checksum. The checksum covers the rest of the head too.
 _HEAD: Final = struct.Struct(">BBQQ")
@@ -209,7 +210,7 @@ class _Layout:
         self.type = type
         self._struct = struct.Struct(">B" + "".join(numbers.values()) + "I" * len(fields))
         self.tag = tag
-        self._names = list(numbers)
+        self._names = ["tag", *numbers, *fields]
         self._get = [attrgetter(name) for name in numbers]
         self._fields = [(name, attrgetter(name), *converter) for name, converter in fields.items()]
 
@@ -221,12 +222,13 @@ class _Layout:
 
     def decode(self, data: memoryview, begin: int) -> tuple[Write, int]:
         """Returns the write that begins at a byte, and the position of its end."""
-        _, *numbers = self._struct.unpack_from(data, begin)
+        given = dict(zip(self._names, self._struct.unpack_from(data, begin), strict=True))
+        del given["tag"]
         begin += self._struct.size
-        given = dict(zip(self._names, numbers, strict=False))
-        for (name, _, _, unpack), size in zip(self._fields, numbers[len(self._names) :], strict=True):
-            given[name] = unpack(_slice(data, begin, size))
-            begin += size
+        for name, _, _, unpack in self._fields:
+            end = begin + given[name]  # its size
+            given[name] = unpack(_slice(data, begin, given[name]))
+            begin = end
         return self.type(**given), begin
 
 
@@ -284,8 +286,12 @@ def encode(entry: Entry) -> bytes:
     """Returns the bytes of an entry.
 
     Raises:
-        StoreError: A write of it cannot be part of an entry. No node would apply it.
+        StoreError: A write of it cannot be part of an entry, or its timestamp is too high. No node would apply it.
     """
+    if entry.timestamp > MAX_TIMESTAMP:
+        raise StoreError(
+            f"the timestamp {entry.timestamp} of an entry is above {MAX_TIMESTAMP}: set the system's clock"
+        )
     out: list[Any] = [b"", b""]
     if entry.lease is not None:
         node, endpoints = entry.lease.node.encode(), _pack_list(map(str.encode, entry.lease.endpoints))
@@ -316,6 +322,8 @@ def decode(payload: bytes | memoryview) -> Entry:
             raise ValueError(f"version {version}, expected {VERSION}: another omq may have written it")
         if _SUM.unpack_from(data, _HEAD.size) != (_checksum(data[: _HEAD.size], (data[_START:],)),):
             raise ValueError("its checksum is wrong")
+        if timestamp > MAX_TIMESTAMP:
+            raise ValueError(f"its timestamp {timestamp} is above {MAX_TIMESTAMP}")
         entry = Entry(Kind(kind), term, timestamp)
         if entry.kind is Kind.LEASE:
             entry.lease = _decode_lease(data)

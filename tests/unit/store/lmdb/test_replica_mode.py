@@ -358,6 +358,22 @@ def test_aborting_a_prefix_reaches_transient_stages(node: Opened) -> None:
     assert node.done == []  # no result but those of the test's own writes
 
 
+def test_local_and_refused_writes_may_come_together(node: Opened) -> None:
+    topic, other = make(node, "t", persistence="transient"), make(node, "other")
+    writes = [
+        Append(topic, ONE, 1),
+        Append(other, ONE, 1),
+        Append(topic, ONE, 1),
+        Stage(topic, ONE, 1, b"s"),
+        CommitStages(b"c", [b"s"]),
+        CommitStages(b"d", [b"missing"]),
+        Append(topic, ONE, 1),
+    ]
+    node.try_(*writes)
+    assert [write.error is None for write in writes] == [True, False, True, True, True, False, True]
+    assert [writes[i].first for i in (0, 2, 6)] == [1, 2, 4]  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     "write",
     [

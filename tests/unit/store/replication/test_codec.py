@@ -35,11 +35,12 @@ from omq.store.interface import (
     Write,
 )
 from omq.store.internal import ApplyRetention, ExpireState, Quarantine
-from omq.store.replication.codec import VERSION, Entry, Kind, Lease, decode, encode
+from omq.store.replication.codec import MAX_TIMESTAMP, VERSION, Entry, Kind, Lease, decode, encode
 from tests.support.hypothesis_profiles import examples
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
+TIME = st.integers(0, MAX_TIMESTAMP)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 BINARY = st.binary(max_size=60)
 LIMIT = st.none() | st.integers(0, 2**40) | st.floats(0, 1e12)
@@ -88,12 +89,12 @@ WRITES: dict[type[Write], Any] = {
     ExpireState: st.builds(ExpireState, BINARY),
 }
 ENTRIES = st.builds(
-    Entry, st.just(Kind.WRITES), U64, U64, st.lists(st.one_of(*WRITES.values()), max_size=6)
+    Entry, st.just(Kind.WRITES), U64, TIME, st.lists(st.one_of(*WRITES.values()), max_size=6)
 ) | st.builds(
     Entry,
     st.just(Kind.LEASE),
     U64,
-    U64,
+    TIME,
     lease=st.builds(Lease, TEXT, st.lists(TEXT, max_size=4).map(tuple), U64),
 )
 
@@ -224,6 +225,14 @@ def test_deeply_nested_settings_are_damaged() -> None:
 def test_a_write_that_no_node_could_apply_is_refused(write: Write, reason: str) -> None:
     with pytest.raises(StoreError, match=rf"a {type(write).__name__} cannot be part of an entry: .*{reason}"):
         encode(Entry(Kind.WRITES, 1, 1, [write]))
+
+
+def test_a_timestamp_that_no_node_could_use_is_refused() -> None:
+    with pytest.raises(StoreError, match="above 9007199254740991: set the system's clock"):
+        encode(Entry(Kind.WRITES, 1, MAX_TIMESTAMP + 1))
+    payload = encode(Entry(Kind.WRITES, 1, MAX_TIMESTAMP))
+    with pytest.raises(DamagedError, match="its timestamp"):
+        decode(sealed(payload[:10] + struct.pack(">Q", MAX_TIMESTAMP + 1) + payload[18:]))
 
 
 def test_another_version_is_named() -> None:
