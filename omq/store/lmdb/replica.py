@@ -459,11 +459,8 @@ class LmdbReplica(LmdbStore):
     def _follow_up(self, write: Write) -> None:
         """Opens and closes topics after a write of an entry, and does in memory what it asks for there."""
         if isinstance(write, MakeTopic):
-            # A later entry of the same commit may have deleted the topic.
-            topic = self._catalog.topics.get(write.topic_id)
-            if topic is not None and not write.found:
-                self._catalog.next = max(self._catalog.next, topic.id + 1)
-                self._open_topic(topic)
+            if not write.found:
+                self._open_new(write.topic_id)
         elif isinstance(write, AlterTopic):
             write.stored = True
             if self._engines.get(write.topic_id) is self._memory:

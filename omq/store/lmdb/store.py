@@ -265,6 +265,13 @@ class LmdbStore:
             writer = self._engines[topic.id] = self._writers[topic.engine]
             writer.applier.topics.setdefault(topic.id, topic)
 
+    def _open_new(self, topic_id: int) -> None:
+        """Opens a topic that was created, unless a later write of the same commit has deleted it."""
+        self._catalog.next = max(self._catalog.next, topic_id + 1)
+        topic = self._catalog.topics.get(topic_id)
+        if topic is not None:
+            self._open_topic(topic)
+
     def _next_ids(self, lost: bool, older: bool) -> opening.NextIds:
         return opening.next_ids(self._directory, self._catalog, self._usable_topics(), lost=lost, older=older)
 
@@ -397,8 +404,7 @@ class LmdbStore:
         if isinstance(write, MoveAck | MoveTrim):
             return self._return_write(write.context, write.error)
         if isinstance(write, MakeTopic) and write.error is None and not write.found:
-            self._catalog.next = max(self._catalog.next, write.topic_id + 1)
-            self._open_topic(self._catalog.topics[write.topic_id])
+            self._open_new(write.topic_id)
         elif isinstance(write, AlterTopic):
             if write.stored:
                 write.error = None  # the catalog has the settings; the next write to the topic repeats the retention

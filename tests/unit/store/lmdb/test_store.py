@@ -220,3 +220,11 @@ def test_a_file_that_lmdb_left_short_is_extended(again: Again, directory: Path) 
         data_file.extend_to_last_page(file.fileno())
     assert path.stat().st_size == size
     assert data_file.read_meta(path) is not None
+
+
+@pytest.mark.parametrize("persistence", ["strong", "weak", "transient"])
+def test_a_topic_may_be_deleted_in_the_commit_that_creates_it(store: Opened, persistence: str) -> None:
+    writes = [MakeTopic("t", "broadcast", persistence), DeleteTopic(1), MakeTopic("u", "broadcast", persistence)]
+    store.try_(*writes)
+    assert [write.error for write in writes] == [None] * 3
+    assert [topic.name for topic in store.log.topics()] == ["u"]
