@@ -1,1 +1,1 @@
-"""Replicated topics: a journal of writes that several brokers apply to their stores in the same order."""
+"""Replicated topics: brokers that share one journal and apply its entries to their own stores."""

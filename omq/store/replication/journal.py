@@ -1,0 +1,133 @@
+"""The journal that the brokers of a cluster share, and its errors."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from omq.store.errors import StoreError
+
+
+class Fenced(StoreError):
+    """Raised when another entry has the place that an append expected. Nothing of the append is in the journal.
+
+    Attributes:
+        last: The last sequence of the journal; 0 if it is not known.
+    """
+
+    def __init__(self, text: str, last: int = 0) -> None:
+        super().__init__(text)
+        self.last = last
+
+
+class Truncated(StoreError):
+    """Raised when the journal no longer has the entries that a reader needs. The newest snapshot replaces them.
+
+    Attributes:
+        first: The first sequence that the journal has.
+    """
+
+    def __init__(self, text: str, first: int) -> None:
+        super().__init__(text)
+        self.first = first
+
+
+class JournalUnavailable(StoreError):
+    """Raised when the journal does not answer. The outcome of an append that raises it is unknown."""
+
+
+class JournalEntry(NamedTuple):
+    """An entry of the journal, as a reader gets it.
+
+    Attributes:
+        sequence: The sequence of its last chunk.
+        payload: The bytes that were appended.
+    """
+
+    sequence: int
+    payload: bytes
+
+
+class Journal(Protocol):
+    """A log of entries in one order for all brokers of a cluster, kept by a majority of its servers.
+
+    An entry has one sequence, or several if it is stored in chunks. Sequences only grow.
+    """
+
+    async def append(self, payload: bytes, expected: int) -> int:
+        """Appends an entry, and waits until a majority of the servers has it.
+
+        Args:
+            payload: The entry.
+            expected: The last sequence of the journal as the caller knows it, 0 if the journal is empty. Chunks of
+                interrupted entries count.
+
+        Returns:
+            The sequence of the entry's last chunk: the new last sequence of the journal.
+
+        Raises:
+            Fenced: The journal has another last sequence, and nothing of this entry.
+            JournalUnavailable: The outcome is unknown.
+        """
+        ...
+
+    def read(self, after: int) -> AsyncIterator[JournalEntry]:
+        """Yields all entries after a sequence in their order, and waits for more at the end.
+
+        Args:
+            after: The sequence of the last entry that the caller has, 0 for none.
+
+        Raises:
+            Truncated: Entries after this sequence are gone.
+            JournalUnavailable: The servers do not answer.
+        """
+        ...
+
+    async def last(self) -> int:
+        """Returns the last sequence of the journal, 0 if nothing was ever appended.
+
+        Each append that was acknowledged before the call is at or below it. An entry may be unfinished there.
+
+        Raises:
+            JournalUnavailable: The servers do not answer.
+        """
+        ...
+
+    async def truncate(self, below: int) -> None:
+        """Drops the entries with sequences below this one.
+
+        Raises:
+            JournalUnavailable: The servers do not answer; the entries may be gone.
+        """
+        ...
+
+    async def put_snapshot(self, position: int, directory: Path) -> None:
+        """Stores the files of a directory as the newest snapshot, and deletes older ones after that.
+
+        Args:
+            position: The sequence of the last entry that the snapshot contains.
+            directory: The snapshot.
+
+        Raises:
+            JournalUnavailable: The servers do not answer; the older snapshot is still there.
+        """
+        ...
+
+    async def get_snapshot(self, target: Path) -> int | None:
+        """Copies the newest snapshot to a directory.
+
+        Args:
+            target: The directory, which is created.
+
+        Returns:
+            The position of the snapshot; None if there is no snapshot.
+
+        Raises:
+            JournalUnavailable: The servers do not answer; the directory is not created.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Ends the connection. Calls that wait raise JournalUnavailable."""
+        ...
