@@ -10,7 +10,7 @@ from omq.store.errors import StoreError
 
 
 class Fenced(StoreError):
-    """Raised when another entry has the place that an append expected. Nothing of the append is in the journal.
+    """Raised when another entry has the place that an append expected. Readers never get the entry of the append.
 
     Attributes:
         last: The last sequence of the journal; 0 if it is not known.
@@ -37,6 +37,13 @@ class JournalUnavailable(StoreError):
     """Raised when the journal does not answer. The outcome of an append that raises it is unknown."""
 
 
+class JournalUnusable(StoreError):
+    """Raised when the journal is not the one that the cluster has used, or cannot be used with its settings.
+
+    An operator must mend it; waiting does not help.
+    """
+
+
 class JournalEntry(NamedTuple):
     """An entry of the journal, as a reader gets it.
 
@@ -52,7 +59,8 @@ class JournalEntry(NamedTuple):
 class Journal(Protocol):
     """A log of entries in one order for all brokers of a cluster, kept by a majority of its servers.
 
-    An entry has one sequence, or several if it is stored in chunks. Sequences only grow.
+    An entry has one sequence, or several if it is stored in chunks. Sequences only grow. Each call raises
+    JournalUnusable when the journal needs an operator.
     """
 
     async def append(self, payload: bytes, expected: int) -> int:
@@ -67,7 +75,7 @@ class Journal(Protocol):
             The sequence of the entry's last chunk: the new last sequence of the journal.
 
         Raises:
-            Fenced: The journal has another last sequence, and nothing of this entry.
+            Fenced: The journal has another last sequence, and readers never get this entry.
             JournalUnavailable: The outcome is unknown.
         """
         ...
