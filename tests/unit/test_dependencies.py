@@ -19,10 +19,10 @@ OURS = {"omq", "tests", "bench", "pyspark_omq"} | {path.stem for path in EXAMPLE
 #: Comes with CPython where its tests are installed, and is asked for with `importorskip`.
 INTERPRETER = {"_testcapi"}
 #: The clients of other servers, which `python -m bench.broker.install` fetches before they are measured.
-FETCHED = {"nats", "pika", "redis"}
+FETCHED = {"pika", "redis"}
 
 #: The distributions of modules that may not be installed where the tests run.
-ELSEWHERE = {"nats": ["nats-py"]} | {module: [package] for module, package in OPTIONAL.items()}
+ELSEWHERE = {module: [package] for module, package in OPTIONAL.items()}
 
 
 def _key(name: str) -> str:

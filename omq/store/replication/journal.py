@@ -49,7 +49,8 @@ class JournalEntry(NamedTuple):
 
     Attributes:
         sequence: The sequence of its last chunk.
-        payload: The bytes that were appended.
+        payload: The bytes that were appended. Empty for a sequence that has no entry, where a reader only moves on:
+            `last` leaves one, and so do chunks of an interrupted entry.
     """
 
     sequence: int
@@ -67,12 +68,13 @@ class Journal(Protocol):
         """Appends an entry, and waits until a majority of the servers has it.
 
         Args:
-            payload: The entry.
+            payload: The entry, which is not empty.
             expected: The last sequence of the journal as the caller knows it, 0 if the journal is empty. Chunks of
                 interrupted entries count.
 
         Returns:
-            The sequence of the entry's last chunk: the new last sequence of the journal.
+            The sequence of the entry's last chunk: the new last sequence of the journal. No other entry is between
+            `expected` and it, but there may be sequences without an entry.
 
         Raises:
             Fenced: The journal has another last sequence, and readers never get this entry.
@@ -82,6 +84,8 @@ class Journal(Protocol):
 
     def read(self, after: int) -> AsyncIterator[JournalEntry]:
         """Yields all entries after a sequence in their order, and waits for more at the end.
+
+        It reaches each sequence that `last` has returned, if necessary with an empty entry.
 
         Args:
             after: The sequence of the last entry that the caller has, 0 for none.

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 import nats.errors
@@ -23,8 +23,10 @@ from nats.aio.msg import Msg
 from omq.store.errors import StoreError
 from omq.store.replication.journal import JournalUnavailable, JournalUnusable
 
+NatsMessage: TypeAlias = Msg
 MIN_BACKOFF_S: Final = 0.05
 MAX_BACKOFF_S: Final = 2.0
+MAX_CONNECT_TIMEOUT_S: Final = 2.0
 PING_INTERVAL_S: Final = 5
 #: Bytes of a message that its headers may take of `max_payload`.
 MAX_HEADER_BYTES: Final = 512
@@ -34,7 +36,6 @@ INSUFFICIENT_RESOURCES: Final = 10023
 NO_MESSAGE: Final = 10037
 STREAM_NAME_IN_USE: Final = 10058
 STREAM_NOT_FOUND: Final = 10059
-WRONG_LAST_MESSAGE_ID: Final = 10070
 WRONG_LAST_SEQUENCE: Final = 10071
 
 #: Errors that end without a change of settings: servers start, elect a leader or get space.
@@ -153,7 +154,7 @@ class _ServerConnection:
         self.reason = ""  # why it is lost
         self.was_lost = asyncio.Event()
         self._lost = lost
-        self._answers: dict[str, asyncio.Future[Msg]] = {}
+        self._answers: dict[str, asyncio.Future[NatsMessage]] = {}
         self._inbox = ""
         self._count = 0
 
@@ -163,16 +164,16 @@ class _ServerConnection:
 
     async def send(
         self, subject: str, payload: bytes, headers: dict[str, str] | None, timeout: float
-    ) -> asyncio.Future[Msg]:
+    ) -> asyncio.Future[NatsMessage]:
         """Sends a request, and returns the future of its answer."""
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Msg] = loop.create_future()
+        answer: asyncio.Future[NatsMessage] = loop.create_future()
         self._count += 1
         key = str(self._count)
         self._answers[key] = answer
         timer = loop.call_later(timeout, self._late, key, subject, timeout)
 
-        def done(_: asyncio.Future[Msg]) -> None:
+        def done(_: asyncio.Future[NatsMessage]) -> None:
             timer.cancel()
             self._answers.pop(key, None)
 
@@ -198,7 +199,7 @@ class _ServerConnection:
                 answer.set_exception(JournalUnavailable(reason))
         self._lost(self)
 
-    async def _answered(self, message: Msg) -> None:
+    async def _answered(self, message: NatsMessage) -> None:
         answer = self._answers.get(message.subject[len(self._inbox) :])
         if answer is not None and not answer.done():
             answer.set_result(message)
@@ -217,18 +218,22 @@ class NatsConnection:
 
     Args:
         options: The servers.
+
+    Attributes:
+        api: The beginning of the subjects of JetStream's API.
+        closed: `close` was called.
     """
 
     def __init__(self, options: NatsOptions) -> None:
         self.options = options
-        self._api = f"$JS.{options.domain}.API." if options.domain else "$JS.API."
+        self.api = f"$JS.{options.domain}.API." if options.domain else "$JS.API."
         self._servers = [*options.servers]
         self._current: _ServerConnection | None = None
         self._ready = asyncio.Event()
         self._connecting: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._troubles: dict[str, str] = {}  # by server
-        self._closed = False
+        self.closed = False
 
     async def open(self) -> None:
         """Connects to a server.
@@ -247,9 +252,14 @@ class NatsConnection:
             raise self._unreachable()
         return int(self._current.client.max_payload) - MAX_HEADER_BYTES
 
+    @property
+    def has_jetstream(self) -> bool:
+        """The server that is connected has JetStream enabled."""
+        return self._current is not None and bool(self._current.client._server_info.get("jetstream"))
+
     async def request(
         self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None, timeout: float | None = None
-    ) -> Msg:
+    ) -> NatsMessage:
         """Sends a request, and returns its answer.
 
         Raises:
@@ -261,7 +271,7 @@ class NatsConnection:
 
     async def send(
         self, requests: Sequence[tuple[str, bytes, dict[str, str] | None]], timeout: float | None = None
-    ) -> list[asyncio.Future[Msg]]:
+    ) -> list[asyncio.Future[NatsMessage]]:
         """Sends requests in their order over one connection, and returns the futures of their answers."""
         timeout = timeout or self.options.timeout
         connection = await self._connected(timeout)
@@ -287,7 +297,7 @@ class NatsConnection:
             NatsApiError: The answer is an error.
             JournalUnavailable: There is no answer.
         """
-        message = await self.request(self._api + name, json.dumps(request).encode() if request else b"", None, timeout)
+        message = await self.request(self.api + name, json.dumps(request).encode() if request else b"", None, timeout)
         answer = json.loads(message.data)
         if error := answer.get("error"):
             raise NatsApiError(error.get("err_code", 0), error.get("description", ""))
@@ -300,16 +310,16 @@ class NatsConnection:
                 await self._current.client.publish(subject)
 
     @asynccontextmanager
-    async def subscribed(self) -> AsyncIterator[tuple[str, asyncio.Queue[Msg | None]]]:
+    async def subscribed(self) -> AsyncIterator[tuple[str, asyncio.Queue[NatsMessage | None]]]:
         """Subscribes to a new subject; yields it and the queue of its messages, with None when the connection is lost.
 
         Raises:
             JournalUnavailable: There is no connection.
         """
         connection = await self._connected(self.options.timeout)
-        queue: asyncio.Queue[Msg | None] = asyncio.Queue()
+        queue: asyncio.Queue[NatsMessage | None] = asyncio.Queue()
 
-        async def put(message: Msg) -> None:
+        async def put(message: NatsMessage) -> None:
             queue.put_nowait(message)
 
         async def watch() -> None:
@@ -333,7 +343,7 @@ class NatsConnection:
 
     async def close(self) -> None:
         """Ends the connection."""
-        self._closed = True
+        self.closed = True
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.wait([self._connecting])
@@ -343,7 +353,7 @@ class NatsConnection:
             await asyncio.wait(self._ending)
 
     async def _connected(self, timeout: float) -> _ServerConnection:
-        if self._current is None and not self._closed:
+        if self._current is None and not self.closed:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     await self._ready.wait()
@@ -352,7 +362,7 @@ class NatsConnection:
         return self._current
 
     def _unreachable(self) -> JournalUnavailable:
-        if self._closed:
+        if self.closed:
             return JournalUnavailable("the journal is closed")
         troubles = "; ".join(f"{server}: {trouble}" for server, trouble in self._troubles.items())
         return JournalUnavailable(f"no NATS server is reachable ({troubles}); start the servers or correct their URLs")
@@ -376,6 +386,7 @@ class NatsConnection:
         client = NatsClient()
         connection = _ServerConnection(client, server, self._lost)
         errors: list[Exception] = []
+        timeout = min(self.options.timeout, MAX_CONNECT_TIMEOUT_S)
 
         async def failed(error: Exception) -> None:
             errors.append(error)
@@ -385,7 +396,7 @@ class NatsConnection:
             connection.lose(f"{without_password(server)} has closed the connection{_reason(errors)}")
 
         try:
-            async with asyncio.timeout(self.options.timeout):
+            async with asyncio.timeout(timeout):
                 await client.connect(
                     [server],
                     error_cb=failed,
@@ -394,7 +405,7 @@ class NatsConnection:
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0,
-                    connect_timeout=self.options.timeout,  # type: ignore[arg-type, unused-ignore] # it may be a float
+                    connect_timeout=timeout,
                     ping_interval=PING_INTERVAL_S,
                     flush_timeout=self.options.timeout,
                     **self.options.of_client(),
@@ -414,7 +425,7 @@ class NatsConnection:
         self._current = None
         self._ready.clear()
         self._troubles[without_password(connection.server)] = connection.reason
-        if not self._closed:
+        if not self.closed:
             self._connecting = asyncio.get_running_loop().create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
@@ -433,7 +444,7 @@ class NatsConnection:
         task.add_done_callback(self._ending.discard)
 
 
-def result(message: Msg, subject: str) -> Msg:
+def result(message: NatsMessage, subject: str) -> NatsMessage:
     """Returns an answer.
 
     Raises:
@@ -444,7 +455,7 @@ def result(message: Msg, subject: str) -> Msg:
     return message
 
 
-def _retrieved(answer: asyncio.Future[Msg]) -> None:
+def _retrieved(answer: asyncio.Future[NatsMessage]) -> None:
     """Marks the error of an answer as seen: the caller may have gone after another answer's error."""
     if not answer.cancelled():
         answer.exception()

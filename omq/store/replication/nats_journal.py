@@ -1,0 +1,545 @@
+"""The journal of a cluster as a stream of NATS JetStream.
+
+Which answers are certain. A server that was the leader of the stream, and does not know yet that it is not, still
+answers. `STREAM.INFO` and `STREAM.MSG.GET` check only what the server believes to be, and an expected last sequence is
+checked before the message is proposed to the other servers. So their answers may be old, and a message can be rejected
+by the old leader and stored by the new one. Only these are certain:
+
+- A positive answer to an append: a majority has the message, and all messages before it.
+- A message that is read: its sequence never gets another one.
+
+Therefore `last` appends a message without an entry and returns its sequence, and an append that was rejected for its
+expected sequence reads which message has its place. Each message carries a random number of its append.
+
+JetStream has an error that a majority confirms, "wrong last msg ID", but a stream stops for good after it (2.15).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import os
+import re
+import struct
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+from omq.store.errors import StoreError
+from omq.store.replication.journal import (
+    Fenced,
+    JournalEntry,
+    JournalUnavailable,
+    JournalUnusable,
+    Truncated,
+)
+from omq.store.replication.nats_connection import (
+    NO_MESSAGE,
+    STREAM_NAME_IN_USE,
+    STREAM_NOT_FOUND,
+    WRONG_LAST_SEQUENCE,
+    NatsApiError,
+    NatsConnection,
+    NatsOptions,
+    NoResponders,
+    result,
+)
+from omq.store.replication.nats_consumer import StreamMessage, consume
+from omq.store.replication.nats_snapshots import NatsSnapshots
+
+#: Bytes of one message at most; larger ones are slow to replicate.
+MAX_CHUNK_BYTES: Final = 1024 * 1024
+#: Bytes that `max_payload` of the servers must allow at least.
+MIN_CHUNK_BYTES: Final = 4096
+#: Chunks that are sent before the first of them is acknowledged.
+WINDOW_CHUNKS: Final = 16
+RETRY_DELAY_S: Final = 0.02
+#: Seconds for one answer while servers start.
+OPEN_TIMEOUT_S: Final = 1.0
+
+_MAGIC: Final = b"oJ"
+_VERSION: Final = 1
+_HEAD: Final = struct.Struct(">2sBBI8s")  # magic, version, flags, index of the chunk, number of the append
+_MORE: Final = 1  # a flag: another chunk follows
+_NO_ENTRY: Final = 2  # a flag: this sequence has no entry
+_EXPECTED: Final = "Nats-Expected-Last-Sequence"
+_CLUSTER: Final = "omq-cluster"
+_JOURNAL: Final = "omq-journal"
+_log = logging.getLogger("omq.replication")
+
+
+class NatsJournal:
+    """The journal of a cluster of brokers, in a stream with replicas on several NATS servers.
+
+    Use `NatsJournal.connect`.
+
+    Args:
+        connection: The connection.
+        cluster: The name of the cluster.
+        replicas: The servers that keep a copy.
+        max_bytes: The bytes that the journal may take; -1 for no limit.
+        sync_always: The operator states that all servers have `sync_interval: always`. Then an append is on the disks
+            of a majority when it is acknowledged; otherwise in their memory. NATS reports the setting only at the
+            monitoring port and to the system account, so a client of another account cannot check it.
+
+    Attributes:
+        sync_always: The statement of the operator.
+        identity: A random text that the stream got when it was created. Another text is another journal.
+    """
+
+    def __init__(
+        self,
+        connection: NatsConnection,
+        cluster: str,
+        replicas: int = 3,
+        max_bytes: int = -1,
+        sync_always: bool = False,
+    ) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", cluster):
+            raise ValueError(f"cluster: {cluster!r} is not a valid name; use up to 64 letters, digits, '-' and '_'")
+        self.sync_always = sync_always
+        self.identity = ""
+        self._connection = connection
+        self._cluster = cluster
+        self._stream = f"OMQ_{cluster}"
+        self._subject = f"omq.journal.{cluster}"
+        self._snapshots = NatsSnapshots(connection, f"omq_{cluster}", replicas, {_CLUSTER: cluster})
+        self._last = 0  # the highest sequence that is known to be taken
+        self._config: dict[str, Any] = {
+            "name": self._stream,
+            "subjects": [self._subject],
+            "retention": "limits",
+            "storage": "file",
+            "num_replicas": replicas,
+            "max_msgs": -1,
+            "max_msgs_per_subject": -1,
+            "max_bytes": max_bytes,
+            "max_age": 0,
+            "discard": "new",
+            "duplicate_window": 0,
+            "allow_rollup_hdrs": False,
+            "deny_delete": True,
+            "deny_purge": False,
+            "allow_direct": False,
+        }
+
+    @classmethod
+    async def connect(
+        cls,
+        options: NatsOptions,
+        cluster: str,
+        *,
+        replicas: int = 3,
+        max_bytes: int = -1,
+        sync_always: bool = False,
+        create: bool = True,
+    ) -> NatsJournal:
+        """Connects to the servers, and creates the stream or checks its settings.
+
+        Args:
+            options: The servers.
+            cluster: The name of the cluster.
+            replicas: The servers that keep a copy.
+            max_bytes: The bytes that the journal may take; -1 for no limit.
+            sync_always: The operator states that all servers have `sync_interval: always`.
+            create: Create the stream if it does not exist.
+
+        Raises:
+            JournalUnavailable: The servers do not answer.
+            JournalUnusable: JetStream is not enabled, or the stream has other settings.
+        """
+        connection = NatsConnection(options)
+        try:
+            journal = cls(connection, cluster, replicas, max_bytes, sync_always)
+            await connection.open()
+            await journal._open(create)
+        except BaseException:
+            await connection.close()
+            raise
+        return journal
+
+    async def append(self, payload: bytes, expected: int) -> int:
+        """Appends an entry, and waits until a majority of the servers has it. See `Journal.append`."""
+        if not payload:
+            raise ValueError("payload: is empty; expected an entry")
+        numbers: set[bytes] = set()
+        deadline = time.monotonic() + self._connection.options.timeout
+        start = expected
+        while True:
+            number = os.urandom(8)
+            numbers.add(number)
+            last = await self._append(self._chunks(payload, number), start)
+            if last is None:
+                last, start = await self._places(numbers, expected)
+            if last:
+                self._last = max(self._last, last)
+                return last
+            if time.monotonic() > deadline:
+                break
+            await asyncio.sleep(RETRY_DELAY_S)
+        if (last := await self.last()) <= expected:
+            raise self._backwards(last, expected)
+        raise JournalUnavailable(
+            f"append to the journal {self._stream!r}: its servers disagree whether {expected} is the last sequence"
+        )
+
+    async def read(self, after: int) -> AsyncIterator[JournalEntry]:
+        """Yields all entries after a sequence. See `Journal.read`."""
+        position = after  # of the last message that was read
+        run = _Run()
+
+        async def begin(_: int) -> None:
+            await self._begin(position)
+
+        def behind(_: int) -> bool:
+            return self._last > position
+
+        while True:
+            async with aclosing(consume(self._connection, self._stream, position, begin, behind)) as messages:
+                async for message in messages:
+                    if message.sequence != position + 1:
+                        break
+                    position = message.sequence
+                    self._last = max(self._last, position)
+                    entry = run.add(self._head(message), message.data)
+                    if entry is not None:
+                        yield JournalEntry(position, entry)
+            await self._gap(position)
+
+    async def last(self) -> int:
+        """Returns the last sequence, confirmed by a majority. See `Journal.last`."""
+        message = _HEAD.pack(_MAGIC, _VERSION, _NO_ENTRY, 0, os.urandom(8))
+        (answer,) = await self._connection.send([(self._subject, message, None)])
+        last: int = (await self._acknowledged(answer))["seq"]
+        if last <= self._last:
+            raise self._backwards(last, self._last)
+        self._last = last
+        return last
+
+    async def truncate(self, below: int) -> None:
+        """Drops the entries with sequences below this one. See `Journal.truncate`."""
+        if below <= 1:
+            return
+        if below > self._last + 1 and below > (last := await self.last()) + 1:
+            raise ValueError(f"below: {below} is not valid; the last sequence is {last}")
+        await self._call("truncating the journal", f"STREAM.PURGE.{self._stream}", {"seq": below})
+
+    async def put_snapshot(
+        self, position: int, directory: Path, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Stores the files of a directory as the newest snapshot. See `Journal.put_snapshot`.
+
+        Args:
+            position: The sequence of the last entry that the snapshot contains.
+            directory: The snapshot.
+            progress: Called with the bytes that were sent, and their total.
+        """
+        try:
+            await self._snapshots.put(position, directory, progress)
+        except NatsApiError as error:
+            raise error.explained("storing a snapshot") from error
+
+    async def get_snapshot(self, target: Path, progress: Callable[[int, int], None] | None = None) -> int | None:
+        """Copies the newest snapshot to a directory. See `Journal.get_snapshot`.
+
+        Args:
+            target: The directory, which is created.
+            progress: Called with the bytes that were received, and their total.
+
+        Raises:
+            DamagedError: The snapshot differs from its checksum.
+        """
+        try:
+            return await self._snapshots.get(target, progress)
+        except NatsApiError as error:
+            raise error.explained("copying the newest snapshot") from error
+
+    async def close(self) -> None:
+        """Ends the connection."""
+        await self._connection.close()
+
+    async def _call(self, action: str, name: str, request: dict[str, Any] | None = None) -> Any:
+        try:
+            return await self._connection.call(name, request)
+        except NatsApiError as error:
+            if error.code == STREAM_NOT_FOUND:
+                raise self._deleted() from error
+            raise error.explained(action) from error
+
+    async def _open(self, create: bool) -> None:
+        """Opens the stream as soon as the servers have leaders."""
+        deadline = time.monotonic() + self._connection.options.timeout
+        while True:
+            try:
+                info = await self._info(create)
+                break
+            except JournalUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(RETRY_DELAY_S)
+        self._check(info)
+        self.identity = info["config"]["metadata"][_JOURNAL]
+        if self._connection.max_payload < MIN_CHUNK_BYTES:
+            raise JournalUnusable(
+                f"max_payload of the NATS servers allows {self._connection.max_payload} bytes next to headers; "
+                f"set at least {2 * MIN_CHUNK_BYTES}"
+            )
+
+    async def _info(self, create: bool) -> Any:
+        try:
+            return await self._connection.call(f"STREAM.INFO.{self._stream}", timeout=OPEN_TIMEOUT_S)
+        except NoResponders as error:
+            if self._connection.has_jetstream:
+                raise
+            raise JournalUnusable(
+                "the NATS servers run without JetStream; add `jetstream { store_dir: ... }` to their configuration"
+            ) from error
+        except NatsApiError as error:
+            if error.code != STREAM_NOT_FOUND or not create:
+                raise error.explained(f"opening the journal {self._stream!r}") from error
+        return await self._create()
+
+    async def _create(self) -> Any:
+        metadata = {_CLUSTER: self._cluster, _JOURNAL: uuid4().hex}
+        try:
+            return await self._connection.call(f"STREAM.CREATE.{self._stream}", {**self._config, "metadata": metadata})
+        except NatsApiError as error:
+            if error.code != STREAM_NAME_IN_USE:
+                raise error.explained(f"creating the journal {self._stream!r}") from error
+        return await self._call("opening the journal", f"STREAM.INFO.{self._stream}")  # another node was faster
+
+    def _check(self, info: Any) -> None:
+        """Raises JournalUnusable if the stream is not the journal of this cluster, or its settings lose entries."""
+        config = info["config"]
+        metadata = config.get("metadata") or {}
+        if metadata.get(_CLUSTER) != self._cluster or not metadata.get(_JOURNAL):
+            raise JournalUnusable(
+                f"the stream {self._stream!r} is not the journal of the cluster {self._cluster!r}: its metadata name "
+                f"{metadata.get(_CLUSTER)!r}; choose another name for the cluster, or delete the stream"
+            )
+        wrong = []
+        free = {"name", "duplicate_window", "max_bytes", "allow_direct", "num_replicas"}
+        for name, wanted in self._config.items():
+            found = config.get(name, False if isinstance(wanted, bool) else 0)
+            if name not in free and found != wanted:
+                wrong.append(f"{name} {found!r} instead of {wanted!r}")
+        if (found := config.get("num_replicas", 1)) < (wanted := self._config["num_replicas"]):
+            wrong.append(f"num_replicas {found} instead of {wanted}")
+        if (found := config.get("max_msg_size", -1)) != -1:
+            wrong.append(f"max_msg_size {found} instead of -1")
+        if config.get("persist_mode", "default") not in ("", "default"):
+            wrong.append(f"persist_mode {config['persist_mode']!r} instead of 'default'")
+        wrong += [f"{name} set" for name in ("sealed", "mirror", "sources", "subject_transform") if config.get(name)]
+        if wrong:
+            raise JournalUnusable(
+                f"the stream {self._stream!r} cannot be the journal: it has {', '.join(wrong)}; "
+                f"change it with `nats stream edit {self._stream}`"
+            )
+
+    def _chunks(self, payload: bytes, number: bytes) -> list[bytes]:
+        limit = min(MAX_CHUNK_BYTES + _HEAD.size, self._connection.max_payload) - _HEAD.size
+        count = max(1, -(-len(payload) // limit))
+        size = -(-len(payload) // count)
+        view = memoryview(payload)
+        return [
+            b"".join(
+                (
+                    _HEAD.pack(_MAGIC, _VERSION, _MORE if index < count - 1 else 0, index, number),
+                    view[index * size : (index + 1) * size],
+                )
+            )
+            for index in range(count)
+        ]
+
+    async def _append(self, chunks: list[bytes], expected: int) -> int | None:
+        """Sends chunks; returns the sequence of the last one, or None if one was rejected for its expected sequence."""
+        messages = [(self._subject, chunk, {_EXPECTED: str(expected + index)}) for index, chunk in enumerate(chunks)]
+        stored = expected
+        for first in range(0, len(messages), WINDOW_CHUNKS):
+            for answer in await self._connection.send(messages[first : first + WINDOW_CHUNKS]):
+                try:
+                    sequence = (await self._acknowledged(answer))["seq"]
+                except NatsApiError as error:
+                    if error.code == WRONG_LAST_SEQUENCE:
+                        return None
+                    raise
+                stored += 1
+                if sequence != stored:
+                    raise JournalUnusable(
+                        f"the stream {self._stream!r} has stored a message at {sequence} instead of {stored}"
+                    )
+        return stored
+
+    async def _acknowledged(self, future: asyncio.Future[Any]) -> Any:
+        """Returns the answer to a message.
+
+        Raises:
+            NatsApiError: The message was rejected for its expected sequence.
+        """
+        try:
+            message = result(await future, self._subject)
+        except NoResponders as error:
+            await self._call("opening the journal", f"STREAM.INFO.{self._stream}")  # raises if it was deleted
+            raise JournalUnavailable(
+                f"the journal {self._stream!r} has no leader; a majority of its servers must run"
+            ) from error
+        answer = json.loads(message.data)
+        if failure := answer.get("error"):
+            rejected = NatsApiError(failure.get("err_code", 0), failure.get("description", ""))
+            if rejected.code == WRONG_LAST_SEQUENCE:
+                raise rejected
+            # Another server may have stored the same message.
+            raise JournalUnavailable(str(rejected.explained(f"append to the journal {self._stream!r}"))) from rejected
+        if answer.get("stream") != self._stream:
+            raise JournalUnusable(
+                f"the stream {answer.get('stream')!r} has the subject {self._subject!r} of the journal; delete it"
+            )
+        return answer
+
+    async def _places(self, numbers: set[bytes], expected: int) -> tuple[int, int]:
+        """Reads what is stored after a sequence.
+
+        Args:
+            numbers: The numbers of an append.
+            expected: The last sequence that the append expected at first.
+
+        Returns:
+            The sequence at which its entry ends, 0 if it is not stored; and the last sequence that is known.
+
+        Raises:
+            Fenced: Another entry has one of the places.
+        """
+        state = await self._checked()
+        if state["first_seq"] > expected + 1:
+            raise JournalUnavailable(f"the journal {self._stream!r} was truncated up to {state['first_seq'] - 1}")
+        run = _Run()
+        last = expected
+        while (message := await self._message(last + 1)) is not None:
+            last = message.sequence
+            head = self._head(message)
+            if head is not None and head.number not in numbers and not head.no_entry:
+                raise Fenced(f"the journal {self._stream!r} has another entry at {last}", max(last, state["last_seq"]))
+            if run.add(head, message.data):
+                return last, last
+        return 0, last
+
+    async def _message(self, sequence: int) -> StreamMessage | None:
+        """Returns a message; None if the server that answers does not have it."""
+        try:
+            answer = await self._connection.call(f"STREAM.MSG.GET.{self._stream}", {"seq": sequence})
+        except NatsApiError as error:
+            if error.code == NO_MESSAGE:
+                return None
+            raise JournalUnavailable(str(error.explained(f"reading the sequence {sequence}"))) from error
+        return StreamMessage(sequence, base64.b64decode(answer["message"].get("data", "")))
+
+    def _head(self, message: StreamMessage) -> _Head | None:
+        """Returns the head of a message; None if it is not from a broker."""
+        data = message.data
+        if len(data) < _HEAD.size or data[:2] != _MAGIC:
+            _log.warning(
+                "the message %d of the stream %s is not from a broker; restrict who may publish to %s",
+                message.sequence,
+                self._stream,
+                self._subject,
+            )
+            return None
+        _, version, flags, index, number = _HEAD.unpack_from(data)
+        if version != _VERSION:
+            raise JournalUnusable(
+                f"the journal {self._stream!r} has entries of format {version}, this omq reads {_VERSION}; upgrade omq"
+            )
+        return _Head(bool(flags & _MORE), bool(flags & _NO_ENTRY), index, number)
+
+    async def _checked(self) -> Any:
+        """Returns the state of the stream, if it is still the same one."""
+        info = await self._call("reading the journal", f"STREAM.INFO.{self._stream}")
+        if (info["config"].get("metadata") or {}).get(_JOURNAL) != self.identity:
+            raise JournalUnusable(f"the stream {self._stream!r} was deleted and created again; {_RESTORE}")
+        return info["state"]
+
+    async def _begin(self, position: int) -> None:
+        """Checks that the messages after a position are there."""
+        state = await self._checked()
+        if (first := state["first_seq"]) > position + 1:
+            await self._truncated(position, first)
+        if state["last_seq"] < position and (last := await self.last()) <= position:
+            raise self._backwards(last, position)
+
+    async def _gap(self, position: int) -> None:
+        """Returns if the message after a position is there nevertheless."""
+        await self._begin(position)
+        if await self._message(position + 1) is None:
+            await self._begin(position)  # it may have been truncated meanwhile
+            raise JournalUnusable(f"the journal {self._stream!r} has lost the sequence {position + 1}; {_RESTORE}")
+
+    async def _truncated(self, position: int, first: int) -> None:
+        try:
+            snapshot = await self._snapshots.position()
+        except NatsApiError as error:
+            raise error.explained("reading the newest snapshot") from error
+        if snapshot is None or snapshot < first - 1:
+            has = "there is no snapshot" if snapshot is None else f"the newest snapshot ends at {snapshot}"
+            raise JournalUnusable(f"the stream {self._stream!r} was purged up to {first - 1}, and {has}; {_RESTORE}")
+        raise Truncated(f"the journal begins at {first}, after the position {position}; load the snapshot", first)
+
+    def _backwards(self, last: int, known: int) -> StoreError:
+        return JournalUnusable(
+            f"the journal {self._stream!r} ends at {last}, but {known} was stored; the stream was deleted and created "
+            f"again, or restored from a backup; {_RESTORE}"
+        )
+
+    def _deleted(self) -> StoreError:
+        return JournalUnusable(f"the stream {self._stream!r} was deleted; {_RESTORE}")
+
+
+class _Head(NamedTuple):
+    """The beginning of each message."""
+
+    more: bool  # another chunk of the entry follows
+    no_entry: bool
+    chunk: int  # its index
+    number: bytes  # of the append
+
+
+class _Run:
+    """The chunks of one entry, as they arrive."""
+
+    def __init__(self) -> None:
+        self._number = b""
+        self._chunks: list[bytes] = []
+
+    def add(self, head: _Head | None, data: bytes) -> bytes | None:
+        """Adds a message.
+
+        A message that does not continue the entry before it ends that entry; without the first chunk it is dropped.
+
+        Returns:
+            The entry, if this is its last chunk; empty bytes for a message without an entry; None within an entry.
+        """
+        if (
+            head is None
+            or head.no_entry
+            or (head.chunk and (head.number, head.chunk) != (self._number, len(self._chunks)))
+        ):
+            self._chunks.clear()
+            self._number = b""
+            return b""
+        if head.chunk == 0:
+            self._chunks.clear()
+        self._number = head.number
+        self._chunks.append(data[_HEAD.size :])
+        if head.more:
+            return None
+        entry = b"".join(self._chunks) if head.chunk else self._chunks[0]
+        self._chunks.clear()
+        self._number = b""
+        return entry
+
+
+_RESTORE: Final = "stop the brokers, and begin a new cluster with the store of the broker that was last the leader"

