@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 from tests.support.optional_packages import require
 from tests.support.ports import held
@@ -53,8 +52,11 @@ class NatsServer:
         self._config.write_text(f'server_name: {name}\nlisten: "127.0.0.1:{port}"\n{cluster}{config}\n')
 
     def start(self) -> None:
+        # pytest ends without a clean-up when a test exceeds its timeout.
+        with_parent = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen([binary(), "-c", str(self._config)], stdout=log, stderr=log)
+            command = [*with_parent, binary(), "-c", str(self._config)]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def kill(self) -> None:
         process = self.process
@@ -140,9 +142,3 @@ def nats_servers(
                 log = server.log.read_text().splitlines() if server.log.exists() else []
                 sys.stderr.write("\n".join([f"--- {server.name}", *log[-20:], ""]))
             raise
-
-
-def of_stream(info: dict[str, Any]) -> str:
-    """Returns the name of the server that leads a stream."""
-    name: str = info["cluster"]["leader"]
-    return name

@@ -173,14 +173,19 @@ class NatsJournal:
         while True:
             number = os.urandom(8)
             numbers.add(number)
-            last = await self._append(self._chunks(payload, number), start)
-            if last is None:
-                last, start = await self._places(numbers, expected)
-            if last:
-                self._last = max(self._last, last)
-                return last
-            if time.monotonic() > deadline:
-                break
+            try:
+                last = await self._append(self._chunks(payload, number), start)
+                if last is None:
+                    last, start = await self._places(numbers, expected)
+            except NoResponders:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                if last:
+                    self._last = max(self._last, last)
+                    return last
+                if time.monotonic() > deadline:
+                    break
             await asyncio.sleep(RETRY_DELAY_S)
         if (last := await self.last()) <= expected:
             raise self._backwards(last, expected)
@@ -214,8 +219,16 @@ class NatsJournal:
     async def last(self) -> int:
         """Returns the last sequence, confirmed by a majority. See `Journal.last`."""
         message = _HEAD.pack(_MAGIC, _VERSION, _NO_ENTRY, 0, os.urandom(8))
-        (answer,) = await self._connection.send([(self._subject, message, None)])
-        last: int = (await self._acknowledged(answer))["seq"]
+        deadline = time.monotonic() + self._connection.options.timeout
+        while True:
+            (answer,) = await self._connection.send([(self._subject, message, None)])
+            try:
+                last: int = (await self._acknowledged(answer))["seq"]
+                break
+            except NoResponders:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(RETRY_DELAY_S)
         if last <= self._last:
             raise self._backwards(last, self._last)
         self._last = last
@@ -380,12 +393,13 @@ class NatsJournal:
 
         Raises:
             NatsApiError: The message was rejected for its expected sequence.
+            NoResponders: The stream has no leader, and did not get the message.
         """
         try:
             message = result(await future, self._subject)
         except NoResponders as error:
             await self._call("opening the journal", f"STREAM.INFO.{self._stream}")  # raises if it was deleted
-            raise JournalUnavailable(
+            raise NoResponders(
                 f"the journal {self._stream!r} has no leader; a majority of its servers must run"
             ) from error
         answer = json.loads(message.data)

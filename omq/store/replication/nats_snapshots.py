@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import tarfile
+import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from pathlib import Path, PurePosixPath
@@ -29,15 +30,17 @@ from omq.store.replication.nats_connection import (
     WRONG_LAST_SEQUENCE,
     NatsApiError,
     NatsConnection,
+    NoResponders,
     result,
 )
-from omq.store.replication.nats_consumer import consume
+from omq.store.replication.nats_consumer import RETRY_DELAY_S, consume
 
 CHUNK_BYTES: Final = 256 * 1024
 #: Chunks that are sent before the first of them is acknowledged.
 WINDOW_CHUNKS: Final = 16
 _NAME: Final = "snapshot"
 _POSITION: Final = "Omq-Position"
+_EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 
 
 class _Snapshot(NamedTuple):
@@ -102,7 +105,7 @@ class NatsSnapshots:
             "headers": {_POSITION: [str(position)]},
             "options": {"max_chunk_size": CHUNK_BYTES},
         }
-        headers = {"Nats-Rollup": "sub", "Nats-Expected-Last-Subject-Sequence": str(old.sequence if old else 0)}
+        headers = {"Nats-Rollup": "sub", _EXPECTED: str(old.sequence if old else 0)}
         try:
             await self._publish([(self._meta, json.dumps(meta).encode(), headers)])
         except NatsApiError as error:
@@ -131,12 +134,24 @@ class NatsSnapshots:
         return None
 
     async def _created(self) -> None:
+        """Creates the bucket if necessary, and waits until it has a leader."""
         try:
             await self._connection.call(f"STREAM.INFO.{self._stream}")
         except NatsApiError as error:
             if error.code != STREAM_NOT_FOUND:
                 raise
             await self._connection.call(f"STREAM.CREATE.{self._stream}", self._config)
+        deadline = time.monotonic() + self._connection.options.timeout
+        while True:
+            try:
+                # Nothing is stored, because no subject has a message with this sequence.
+                headers = {_EXPECTED: str(2**62)}
+                await self._connection.request(f"{self._chunks}none", b"", headers)
+                return
+            except NoResponders:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(RETRY_DELAY_S)
 
     async def _newest(self) -> _Snapshot | None:
         try:
