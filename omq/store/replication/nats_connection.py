@@ -163,15 +163,15 @@ class _ServerConnection:
         await self.client.subscribe(f"{self._inbox}*", cb=self._answered)
 
     async def send(
-        self, subject: str, payload: bytes, headers: dict[str, str] | None, timeout: float
+        self, subject: str, payload: bytes, headers: dict[str, str] | None, timeout: float, stay: bool
     ) -> asyncio.Future[NatsMessage]:
-        """Sends a request, and returns the future of its answer."""
+        """Sends a request, and returns the future of its answer. See `NatsConnection.send`."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[NatsMessage] = loop.create_future()
         self._count += 1
         key = str(self._count)
         self._answers[key] = answer
-        timer = loop.call_later(timeout, self._late, key, subject, timeout)
+        timer = loop.call_later(timeout, self._late, key, subject, timeout, stay)
 
         def done(_: asyncio.Future[NatsMessage]) -> None:
             timer.cancel()
@@ -183,9 +183,12 @@ class _ServerConnection:
             return answer
         try:
             await self.client.publish(subject, payload, reply=self._inbox + key, headers=headers)
-        except (nats.errors.Error, OSError) as error:
+        except nats.errors.MaxPayloadError:
             if not answer.done():
-                answer.set_exception(JournalUnavailable(f"{without_password(self.server)}: {_text(error)}"))
+                server = without_password(self.server)
+                answer.set_exception(JournalUnavailable(f"max_payload of {server} is lower than that of the others"))
+        except (nats.errors.Error, OSError) as error:
+            self.lose(f"{without_password(self.server)}: {_text(error)}")
         return answer
 
     def lose(self, reason: str) -> None:
@@ -204,13 +207,14 @@ class _ServerConnection:
         if answer is not None and not answer.done():
             answer.set_result(message)
 
-    def _late(self, key: str, subject: str, timeout: float) -> None:
+    def _late(self, key: str, subject: str, timeout: float, stay: bool) -> None:
         answer = self._answers.get(key)
         if answer is not None and not answer.done():
             server = without_password(self.server)
             text = f"{server} has not answered {subject} within {timeout:g} s; is a majority of the servers running?"
             answer.set_exception(JournalUnavailable(text))
-            self.lose(text)  # another server may be on the side of the majority
+            if not stay:
+                self.lose(text)
 
 
 class NatsConnection:
@@ -257,38 +261,50 @@ class NatsConnection:
         """The server that is connected has JetStream enabled."""
         return self._current is not None and bool(self._current.client._server_info.get("jetstream"))
 
-    async def request(
-        self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None, timeout: float | None = None
-    ) -> NatsMessage:
+    async def request(self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None) -> NatsMessage:
         """Sends a request, and returns its answer.
 
         Raises:
             NoResponders: No server listens to the subject.
             JournalUnavailable: The connection was lost, or there was no answer in time.
         """
-        (answer,) = await self.send([(subject, payload, headers)], timeout)
+        (answer,) = await self.send([(subject, payload, headers)])
         return result(await answer, subject)
 
     async def send(
-        self, requests: Sequence[tuple[str, bytes, dict[str, str] | None]], timeout: float | None = None
+        self,
+        requests: Sequence[tuple[str, bytes, dict[str, str] | None]],
+        timeout: float | None = None,
+        stay: bool = False,
     ) -> list[asyncio.Future[NatsMessage]]:
-        """Sends requests in their order over one connection, and returns the futures of their answers."""
+        """Sends requests in their order over one connection, and returns the futures of their answers.
+
+        A server that does not answer in time is left for another one, which may be on the side of the majority.
+
+        Args:
+            requests: The subject, the payload and the headers of each request.
+            timeout: Seconds to wait for each answer.
+            stay: Keep the connection without an answer too.
+        """
         timeout = timeout or self.options.timeout
         connection = await self._connected(timeout)
         answers = []
         for subject, payload, headers in requests:
-            answer = await connection.send(subject, payload, headers, timeout)
+            answer = await connection.send(subject, payload, headers, timeout, stay)
             answer.add_done_callback(_retrieved)
             answers.append(answer)
         return answers
 
-    async def call(self, name: str, request: dict[str, Any] | None = None, timeout: float | None = None) -> Any:
+    async def call(
+        self, name: str, request: dict[str, Any] | None = None, timeout: float | None = None, stay: bool = False
+    ) -> Any:
         """Calls JetStream's API.
 
         Args:
             name: The end of the subject, as in `STREAM.INFO.name`.
             request: The request.
             timeout: Seconds to wait for the answer.
+            stay: Keep the connection without an answer too.
 
         Returns:
             The answer.
@@ -297,7 +313,9 @@ class NatsConnection:
             NatsApiError: The answer is an error.
             JournalUnavailable: There is no answer.
         """
-        message = await self.request(self.api + name, json.dumps(request).encode() if request else b"", None, timeout)
+        subject = self.api + name
+        (future,) = await self.send([(subject, json.dumps(request).encode() if request else b"", None)], timeout, stay)
+        message = result(await future, subject)
         answer = json.loads(message.data)
         if error := answer.get("error"):
             raise NatsApiError(error.get("err_code", 0), error.get("description", ""))

@@ -59,8 +59,8 @@ MIN_CHUNK_BYTES: Final = 4096
 #: Chunks that are sent before the first of them is acknowledged.
 WINDOW_CHUNKS: Final = 16
 RETRY_DELAY_S: Final = 0.02
-#: Seconds for one answer while servers start.
-OPEN_TIMEOUT_S: Final = 1.0
+#: Seconds for one answer while servers may start or elect a leader.
+PROBE_TIMEOUT_S: Final = 1.0
 
 _MAGIC: Final = b"oJ"
 _VERSION: Final = 1
@@ -305,7 +305,7 @@ class NatsJournal:
 
     async def _info(self, create: bool) -> Any:
         try:
-            return await self._connection.call(f"STREAM.INFO.{self._stream}", timeout=OPEN_TIMEOUT_S)
+            return await self._connection.call(f"STREAM.INFO.{self._stream}", timeout=PROBE_TIMEOUT_S)
         except NoResponders as error:
             if self._connection.has_jetstream:
                 raise
@@ -398,22 +398,28 @@ class NatsJournal:
         try:
             message = result(await future, self._subject)
         except NoResponders as error:
-            await self._call("opening the journal", f"STREAM.INFO.{self._stream}")  # raises if it was deleted
+            try:
+                await self._connection.call(f"STREAM.INFO.{self._stream}", timeout=PROBE_TIMEOUT_S, stay=True)
+            except NatsApiError as answer:
+                if answer.code == STREAM_NOT_FOUND:
+                    raise self._deleted() from error
+            except JournalUnavailable:
+                pass
             raise NoResponders(
                 f"the journal {self._stream!r} has no leader; a majority of its servers must run"
             ) from error
-        answer = json.loads(message.data)
-        if failure := answer.get("error"):
+        stored = json.loads(message.data)
+        if failure := stored.get("error"):
             rejected = NatsApiError(failure.get("err_code", 0), failure.get("description", ""))
             if rejected.code == WRONG_LAST_SEQUENCE:
                 raise rejected
             # Another server may have stored the same message.
             raise JournalUnavailable(str(rejected.explained(f"append to the journal {self._stream!r}"))) from rejected
-        if answer.get("stream") != self._stream:
+        if stored.get("stream") != self._stream:
             raise JournalUnusable(
-                f"the stream {answer.get('stream')!r} has the subject {self._subject!r} of the journal; delete it"
+                f"the stream {stored.get('stream')!r} has the subject {self._subject!r} of the journal; delete it"
             )
-        return answer
+        return stored
 
     async def _places(self, numbers: set[bytes], expected: int) -> tuple[int, int]:
         """Reads what is stored after a sequence.
