@@ -7,7 +7,7 @@ from typing import Final
 __all__ = ["missing_extra"]
 
 #: Packages whose modules have another name.
-PACKAGES: Final = {"google": "protobuf", "bson": "pymongo"}
+PACKAGES: Final = {"google": "protobuf", "bson": "pymongo", "nats": "nats-py"}
 
 
 def missing_extra(subject: str, missing: ImportError, extra: str) -> ImportError:

@@ -13,7 +13,7 @@ from tests.tools.build_variant import copy_tree
 from tests.tools.processes import ROOT, exit_status, make_test, parser_for, split_arguments
 
 #: The extras that users install. Tools for tests and benchmarks may be new.
-EXTRAS = ("cli", "broker", "demo", "goby", "spark")
+EXTRAS = ("cli", "broker", "demo", "goby", "replicated", "spark")
 
 
 def lowest_versions() -> list[str]:

@@ -27,6 +27,7 @@ NatsMessage: TypeAlias = Msg
 MIN_BACKOFF_S: Final = 0.05
 MAX_BACKOFF_S: Final = 2.0
 MAX_CONNECT_TIMEOUT_S: Final = 2.0
+CLOSE_TIMEOUT_S: Final = 1.0
 PING_INTERVAL_S: Final = 5
 #: Bytes of a message that its headers may take of `max_payload`.
 MAX_HEADER_BYTES: Final = 512
@@ -52,6 +53,7 @@ _TRANSIENT: Final = {
 }
 #: What to do about errors that do not end by themselves.
 _ADVICE: Final = {
+    10026: "raise the maximum of consumers of the account",
     10027: "raise the maximum of streams of the account",
     10039: "enable JetStream for the account of this user",
     10054: "raise max_msg_size of the stream",
@@ -457,7 +459,7 @@ class NatsConnection:
 
     def _end(self, client: NatsClient) -> None:
         """Closes a client in the background, as a server that does not read makes that wait."""
-        task = asyncio.get_running_loop().create_task(_closed(client, self.options.timeout))
+        task = asyncio.get_running_loop().create_task(_closed(client))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
@@ -479,10 +481,10 @@ def _retrieved(answer: asyncio.Future[NatsMessage]) -> None:
         answer.exception()
 
 
-async def _closed(client: NatsClient, timeout: float) -> None:
+async def _closed(client: NatsClient) -> None:
     transport = client._transport
     with suppress(Exception):
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await client.close()
             return
     writer = getattr(transport, "_io_writer", None)

