@@ -165,7 +165,7 @@ class _ServerConnection:
         await self.client.subscribe(f"{self._inbox}*", cb=self._answered)
 
     async def send(
-        self, subject: str, payload: bytes, headers: dict[str, str] | None, timeout: float, stay: bool
+        self, subject: str, payload: bytes | memoryview, headers: dict[str, str] | None, timeout: float, stay: bool
     ) -> asyncio.Future[NatsMessage]:
         """Sends a request, and returns the future of its answer. See `NatsConnection.send`."""
         loop = asyncio.get_running_loop()
@@ -275,7 +275,7 @@ class NatsConnection:
 
     async def send(
         self,
-        requests: Sequence[tuple[str, bytes, dict[str, str] | None]],
+        requests: Sequence[tuple[str, bytes | memoryview, dict[str, str] | None]],
         timeout: float | None = None,
         stay: bool = False,
     ) -> list[asyncio.Future[NatsMessage]]:

@@ -28,10 +28,12 @@ class StreamMessage(NamedTuple):
     Attributes:
         sequence: Its sequence in the stream.
         data: Its payload.
+        headers: Its headers.
     """
 
     sequence: int
     data: bytes
+    headers: dict[str, str]
 
 
 async def consume(
@@ -115,7 +117,7 @@ async def _one_consumer(
                     return
                 expected += 1
                 after = sequence
-                yield StreamMessage(sequence, message.data)
+                yield StreamMessage(sequence, message.data, message.headers or {})
                 moved = time.monotonic()
             else:
                 headers = message.headers or {}

@@ -22,7 +22,6 @@ import json
 import logging
 import os
 import re
-import struct
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
@@ -62,9 +61,8 @@ RETRY_DELAY_S: Final = 0.02
 #: Seconds for one answer while servers may start or elect a leader.
 PROBE_TIMEOUT_S: Final = 1.0
 
-_MAGIC: Final = b"oJ"
 _VERSION: Final = 1
-_HEAD: Final = struct.Struct(">2sBBI8s")  # magic, version, flags, index of the chunk, number of the append
+_ENTRY: Final = "Omq-Entry"  # the header with a `_Head`
 _MORE: Final = 1  # a flag: another chunk follows
 _NO_ENTRY: Final = 2  # a flag: this sequence has no entry
 _EXPECTED: Final = "Nats-Expected-Last-Sequence"
@@ -167,11 +165,11 @@ class NatsJournal:
         """Appends an entry, and waits until a majority of the servers has it. See `Journal.append`."""
         if not payload:
             raise ValueError("payload: is empty; expected an entry")
-        numbers: set[bytes] = set()
+        numbers: set[str] = set()
         deadline = time.monotonic() + self._connection.options.timeout
         start = expected
         while True:
-            number = os.urandom(8)
+            number = os.urandom(8).hex()
             numbers.add(number)
             try:
                 last = await self._append(self._chunks(payload, number), start)
@@ -218,10 +216,10 @@ class NatsJournal:
 
     async def last(self) -> int:
         """Returns the last sequence, confirmed by a majority. See `Journal.last`."""
-        message = _HEAD.pack(_MAGIC, _VERSION, _NO_ENTRY, 0, os.urandom(8))
+        headers = {_ENTRY: str(_Head(False, True, 0, os.urandom(8).hex()))}
         deadline = time.monotonic() + self._connection.options.timeout
         while True:
-            (answer,) = await self._connection.send([(self._subject, message, None)])
+            (answer,) = await self._connection.send([(self._subject, b"", headers)])
             try:
                 last: int = (await self._acknowledged(answer))["seq"]
                 break
@@ -354,24 +352,24 @@ class NatsJournal:
                 f"change it with `nats stream edit {self._stream}`"
             )
 
-    def _chunks(self, payload: bytes, number: bytes) -> list[bytes]:
-        limit = min(MAX_CHUNK_BYTES + _HEAD.size, self._connection.max_payload) - _HEAD.size
+    def _chunks(self, payload: bytes, number: str) -> list[tuple[_Head, bytes | memoryview]]:
+        limit = min(MAX_CHUNK_BYTES, self._connection.max_payload)
         count = max(1, -(-len(payload) // limit))
+        if count == 1:
+            return [(_Head(False, False, 0, number), payload)]
         size = -(-len(payload) // count)
         view = memoryview(payload)
         return [
-            b"".join(
-                (
-                    _HEAD.pack(_MAGIC, _VERSION, _MORE if index < count - 1 else 0, index, number),
-                    view[index * size : (index + 1) * size],
-                )
-            )
+            (_Head(index < count - 1, False, index, number), view[index * size : (index + 1) * size])
             for index in range(count)
         ]
 
-    async def _append(self, chunks: list[bytes], expected: int) -> int | None:
+    async def _append(self, chunks: list[tuple[_Head, bytes | memoryview]], expected: int) -> int | None:
         """Sends chunks; returns the sequence of the last one, or None if one was rejected for its expected sequence."""
-        messages = [(self._subject, chunk, {_EXPECTED: str(expected + index)}) for index, chunk in enumerate(chunks)]
+        messages = [
+            (self._subject, chunk, {_EXPECTED: str(expected + index), _ENTRY: str(head)})
+            for index, (head, chunk) in enumerate(chunks)
+        ]
         stored = expected
         for first in range(0, len(messages), WINDOW_CHUNKS):
             for answer in await self._connection.send(messages[first : first + WINDOW_CHUNKS]):
@@ -421,7 +419,7 @@ class NatsJournal:
             )
         return stored
 
-    async def _places(self, numbers: set[bytes], expected: int) -> tuple[int, int]:
+    async def _places(self, numbers: set[str], expected: int) -> tuple[int, int]:
         """Reads what is stored after a sequence.
 
         Args:
@@ -456,12 +454,14 @@ class NatsJournal:
             if error.code == NO_MESSAGE:
                 return None
             raise JournalUnavailable(str(error.explained(f"reading the sequence {sequence}"))) from error
-        return StreamMessage(sequence, base64.b64decode(answer["message"].get("data", "")))
+        lines = base64.b64decode(answer["message"].get("hdrs", "")).decode(errors="replace").split("\r\n")
+        headers = {name: value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}
+        return StreamMessage(sequence, base64.b64decode(answer["message"].get("data", "")), headers)
 
     def _head(self, message: StreamMessage) -> _Head | None:
         """Returns the head of a message; None if it is not from a broker."""
-        data = message.data
-        if len(data) < _HEAD.size or data[:2] != _MAGIC:
+        found = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)\.(\w+)", message.headers.get(_ENTRY, ""))
+        if found is None:
             _log.warning(
                 "the message %d of the stream %s is not from a broker; restrict who may publish to %s",
                 message.sequence,
@@ -469,12 +469,12 @@ class NatsJournal:
                 self._subject,
             )
             return None
-        _, version, flags, index, number = _HEAD.unpack_from(data)
+        version, flags, index = map(int, found.group(1, 2, 3))
         if version != _VERSION:
             raise JournalUnusable(
                 f"the journal {self._stream!r} has entries of format {version}, this omq reads {_VERSION}; upgrade omq"
             )
-        return _Head(bool(flags & _MORE), bool(flags & _NO_ENTRY), index, number)
+        return _Head(bool(flags & _MORE), bool(flags & _NO_ENTRY), index, found[4])
 
     async def _checked(self) -> Any:
         """Returns the state of the stream, if it is still the same one."""
@@ -519,19 +519,23 @@ class NatsJournal:
 
 
 class _Head(NamedTuple):
-    """The beginning of each message."""
+    """What a header says about each message."""
 
     more: bool  # another chunk of the entry follows
     no_entry: bool
     chunk: int  # its index
-    number: bytes  # of the append
+    number: str  # of the append
+
+    def __str__(self) -> str:
+        flags = (_MORE if self.more else 0) | (_NO_ENTRY if self.no_entry else 0)
+        return f"{_VERSION}.{flags}.{self.chunk}.{self.number}"
 
 
 class _Run:
     """The chunks of one entry, as they arrive."""
 
     def __init__(self) -> None:
-        self._number = b""
+        self._number = ""
         self._chunks: list[bytes] = []
 
     def add(self, head: _Head | None, data: bytes) -> bytes | None:
@@ -548,17 +552,17 @@ class _Run:
             or (head.chunk and (head.number, head.chunk) != (self._number, len(self._chunks)))
         ):
             self._chunks.clear()
-            self._number = b""
+            self._number = ""
             return b""
         if head.chunk == 0:
             self._chunks.clear()
         self._number = head.number
-        self._chunks.append(data[_HEAD.size :])
+        self._chunks.append(data)
         if head.more:
             return None
         entry = b"".join(self._chunks) if head.chunk else self._chunks[0]
         self._chunks.clear()
-        self._number = b""
+        self._number = ""
         return entry
 
 

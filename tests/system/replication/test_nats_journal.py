@@ -169,7 +169,7 @@ class TestChunks:
     @pytest.mark.parametrize("stored", [1, 2])
     def test_an_interrupted_entry_is_dropped(self, servers: NatsServers, stored: int) -> None:
         async def test(journal: NatsJournal) -> None:
-            chunks = journal._chunks(self.PAYLOAD, b"\0" * 8)
+            chunks = journal._chunks(self.PAYLOAD, "0")
             assert len(chunks) > 2
             assert await journal._append(chunks[:stored], 0) == stored
             with pytest.raises(Fenced) as caught:
@@ -184,7 +184,7 @@ class TestChunks:
 
     def test_readers_reach_the_end_behind_an_unfinished_entry(self, servers: NatsServers) -> None:
         async def test(journal: NatsJournal) -> None:
-            await journal._append(journal._chunks(self.PAYLOAD, b"\0" * 8)[:2], 0)
+            await journal._append(journal._chunks(self.PAYLOAD, "0")[:2], 0)
             assert await entries(journal) == []
 
         with_journal(servers, "unfinished", test)

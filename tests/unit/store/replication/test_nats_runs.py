@@ -5,27 +5,30 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omq.store.replication.nats_journal import _HEAD, _Head, _Run
+from omq.store.replication.nats_journal import _Head, _Run
 
-NUMBERS = [bytes([number]) * 8 for number in range(3)]
+NUMBERS = ["0", "1", "2"]
 #: An append with an entry in some chunks, or the rest of it from one chunk on, or its beginning up to one.
 appends = st.tuples(st.integers(1, 4), st.integers(0, 3), st.integers(1, 4))
 
 
-def add(run: _Run, number: bytes, index: int, count: int, no_entry: bool = False) -> bytes | None:
-    data = bytes(_HEAD.size) + b"%s-%d/%d." % (number[:1].hex().encode(), index, count)
-    return run.add(_Head(index < count - 1, no_entry, index, number), data)
+def chunk(number: str, index: int, count: int) -> bytes:
+    return f"{number}-{index}/{count}.".encode()
 
 
-def entry_of(number: bytes, count: int) -> bytes:
-    return b"".join(b"%s-%d/%d." % (number[:1].hex().encode(), index, count) for index in range(count))
+def add(run: _Run, number: str, index: int, count: int, no_entry: bool = False) -> bytes | None:
+    return run.add(_Head(index < count - 1, no_entry, index, number), chunk(number, index, count))
+
+
+def entry_of(number: str, count: int) -> bytes:
+    return b"".join(chunk(number, index, count) for index in range(count))
 
 
 @given(st.lists(appends, max_size=8))
 def test_only_whole_entries_are_read(parts: list[tuple[int, int, int]]) -> None:
     run = _Run()
     for turn, (count, first, last) in enumerate(parts):
-        number = bytes([turn]) * 8
+        number = str(turn)
         results = [add(run, number, index, count) for index in range(first, min(last, count))]
         whole = first == 0 and last >= count
         assert [result for result in results if result] == ([entry_of(number, count)] if whole else [])
