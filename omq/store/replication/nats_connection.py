@@ -27,6 +27,8 @@ NatsMessage: TypeAlias = Msg
 MIN_BACKOFF_S: Final = 0.05
 MAX_BACKOFF_S: Final = 2.0
 MAX_CONNECT_TIMEOUT_S: Final = 2.0
+#: Seconds for one answer while servers may start or elect a leader.
+PROBE_TIMEOUT_S: Final = 1.0
 CLOSE_TIMEOUT_S: Final = 1.0
 PING_INTERVAL_S: Final = 5
 #: Bytes of a message that its headers may take of `max_payload`.
@@ -38,6 +40,7 @@ NO_MESSAGE: Final = 10037
 STREAM_NAME_IN_USE: Final = 10058
 STREAM_NOT_FOUND: Final = 10059
 WRONG_LAST_SEQUENCE: Final = 10071
+SEQUENCE_IN_USE: Final = 10164  # another message with the same subject is on its way
 
 #: Errors that end without a change of settings: servers start, elect a leader or get space.
 _TRANSIENT: Final = {
@@ -47,6 +50,7 @@ _TRANSIENT: Final = {
     INSUFFICIENT_RESOURCES: "free space on the disks of the servers, or raise max_file_store",
     10047: "free space on the disks of the servers, or raise max_file_store",
     10077: "free space on the disks of the servers, and raise max_bytes of the stream if it has one",
+    10163: "try again",
     10118: "start the servers that have the stream",
     10194: "start the servers that have the stream, in the version that created it",
     10002: "raise the JetStream limits of the account",
@@ -111,7 +115,7 @@ class NatsOptions:
         name: The name that the servers show for this client.
     """
 
-    servers: Sequence[str]
+    servers: Sequence[str] = field(repr=False)  # may have passwords
     user: str = ""
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
@@ -468,7 +472,7 @@ def result(message: NatsMessage, subject: str) -> NatsMessage:
     """Returns an answer.
 
     Raises:
-        NoResponders: It says that no server listens to the subject.
+        NoResponders: No server listens to the subject.
     """
     if not message.data and message.headers and message.headers.get("Status") == "503":
         raise NoResponders(f"no NATS server listens to {subject}")

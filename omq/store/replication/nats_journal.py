@@ -39,6 +39,7 @@ from omq.store.replication.journal import (
 )
 from omq.store.replication.nats_connection import (
     NO_MESSAGE,
+    PROBE_TIMEOUT_S,
     STREAM_NAME_IN_USE,
     STREAM_NOT_FOUND,
     WRONG_LAST_SEQUENCE,
@@ -58,8 +59,6 @@ MIN_CHUNK_BYTES: Final = 4096
 #: Chunks that are sent before the first of them is acknowledged.
 WINDOW_CHUNKS: Final = 16
 RETRY_DELAY_S: Final = 0.02
-#: Seconds for one answer while servers may start or elect a leader.
-PROBE_TIMEOUT_S: Final = 1.0
 
 _VERSION: Final = 1
 _ENTRY: Final = "Omq-Entry"  # the header with a `_Head`
@@ -519,7 +518,7 @@ class NatsJournal:
 
 
 class _Head(NamedTuple):
-    """What a header says about each message."""
+    """The header of each message."""
 
     more: bool  # another chunk of the entry follows
     no_entry: bool

@@ -17,6 +17,7 @@ import tarfile
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, NamedTuple, cast
 from uuid import uuid4
@@ -26,11 +27,12 @@ from omq.store.errors import DamagedError, StoreError
 from omq.store.replication.journal import JournalUnavailable, JournalUnusable
 from omq.store.replication.nats_connection import (
     NO_MESSAGE,
+    PROBE_TIMEOUT_S,
+    SEQUENCE_IN_USE,
     STREAM_NOT_FOUND,
     WRONG_LAST_SEQUENCE,
     NatsApiError,
     NatsConnection,
-    NoResponders,
     result,
 )
 from omq.store.replication.nats_consumer import RETRY_DELAY_S, consume
@@ -38,6 +40,7 @@ from omq.store.replication.nats_consumer import RETRY_DELAY_S, consume
 CHUNK_BYTES: Final = 256 * 1024
 #: Chunks that are sent before the first of them is acknowledged.
 WINDOW_CHUNKS: Final = 16
+MAX_UPLOADS: Final = 3
 _NAME: Final = "snapshot"
 _POSITION: Final = "Omq-Position"
 _EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
@@ -88,9 +91,18 @@ class NatsSnapshots:
 
     async def put(self, position: int, directory: Path, progress: Callable[[int, int], None] | None) -> None:
         """Stores the files of a directory as the newest snapshot, unless there is one of a later position."""
-        old = await self._newest()
-        if old is not None and old.position > position:
-            return
+        for _ in range(MAX_UPLOADS):
+            old = await self._newest()
+            if old is not None and old.position > position:
+                return
+            if await self._replace(old, position, directory, progress):
+                return
+        raise JournalUnavailable(f"the snapshot of the position {position} is not stored: other nodes store theirs")
+
+    async def _replace(
+        self, old: _Snapshot | None, position: int, directory: Path, progress: Callable[[int, int], None] | None
+    ) -> bool:
+        """Stores a snapshot; returns False if another one has come in between."""
         await self._created()
         nuid = uuid4().hex
         size, chunks, digest = await self._upload(nuid, directory, progress)
@@ -109,12 +121,13 @@ class NatsSnapshots:
         try:
             await self._publish([(self._meta, json.dumps(meta).encode(), headers)])
         except NatsApiError as error:
-            if error.code != WRONG_LAST_SEQUENCE:
+            if error.code not in (WRONG_LAST_SEQUENCE, SEQUENCE_IN_USE):
                 raise
-            return  # another node has put a snapshot meanwhile; the next one deletes these chunks
+            return False  # the next one deletes these chunks
         # Uploads that have begun before the metadata were replaced cannot replace them again.
         for subject in unused:
             await self._connection.call(f"STREAM.PURGE.{self._stream}", {"filter": subject})
+        return True
 
     async def get(self, target: Path, progress: Callable[[int, int], None] | None) -> int | None:
         """Copies the newest snapshot to a directory, and returns its position; None if there is no snapshot."""
@@ -135,23 +148,25 @@ class NatsSnapshots:
 
     async def _created(self) -> None:
         """Creates the bucket if necessary, and waits until it has a leader."""
+        deadline = time.monotonic() + self._connection.options.timeout
+        while True:
+            try:
+                await self._create()
+                # Nothing is stored, because no subject has a message with this sequence.
+                await self._connection.request(f"{self._chunks}none", b"", {_EXPECTED: str(2**62)})
+                return
+            except JournalUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(RETRY_DELAY_S)
+
+    async def _create(self) -> None:
         try:
-            await self._connection.call(f"STREAM.INFO.{self._stream}")
+            await self._connection.call(f"STREAM.INFO.{self._stream}", timeout=PROBE_TIMEOUT_S, stay=True)
         except NatsApiError as error:
             if error.code != STREAM_NOT_FOUND:
                 raise
             await self._connection.call(f"STREAM.CREATE.{self._stream}", self._config)
-        deadline = time.monotonic() + self._connection.options.timeout
-        while True:
-            try:
-                # Nothing is stored, because no subject has a message with this sequence.
-                headers = {_EXPECTED: str(2**62)}
-                await self._connection.request(f"{self._chunks}none", b"", headers)
-                return
-            except NoResponders:
-                if time.monotonic() > deadline:
-                    raise
-            await asyncio.sleep(RETRY_DELAY_S)
 
     async def _newest(self) -> _Snapshot | None:
         try:
@@ -200,8 +215,11 @@ class NatsSnapshots:
         loop = asyncio.get_running_loop()
         waiting: list[asyncio.Future[Any]] = []
         total = await in_thread(_size, directory)
+        stopped = False
 
         async def send(chunk: bytes, done: int) -> None:
+            if stopped:
+                raise StoreError("the upload was cancelled")
             if len(waiting) >= WINDOW_CHUNKS:
                 _check(result(await waiting.pop(0), self._stream).data)
             waiting.extend(await self._connection.send([(self._chunks + nuid, chunk, None)]))
@@ -210,7 +228,10 @@ class NatsSnapshots:
 
         size = min(CHUNK_BYTES, self._connection.max_payload)
         writer = _ChunkWriter(size, lambda *given: _in_loop(loop, send(*given)))
-        await in_thread(_write_tar, directory, writer)
+        try:
+            await in_thread(_write_tar, directory, writer)
+        finally:
+            stopped = True  # the thread does not end with a cancelled task
         for answer in waiting:
             _check(result(await answer, self._stream).data)
         return writer.size, writer.chunks, writer.digest.digest()
@@ -226,9 +247,12 @@ class NatsSnapshots:
         messages = consume(self._connection, self._stream, 0, begin, lambda _: left > 0, subject)
         done = 0
         digest = hashlib.sha256()
+        stopped = False
 
         async def receive() -> bytes:
             nonlocal left, done
+            if stopped:
+                raise StoreError("the download was cancelled")
             if not left:
                 return b""
             left -= 1
@@ -246,7 +270,9 @@ class NatsSnapshots:
         except tarfile.TarError as error:
             raise DamagedError(f"the snapshot of the position {newest.position} is damaged: {error}") from error
         finally:
-            await messages.aclose()
+            stopped = True
+            with suppress(RuntimeError):  # the thread of a cancelled task still reads
+                await messages.aclose()
         if left or newest.digest != f"SHA-256={base64.urlsafe_b64encode(digest.digest()).decode()}":
             raise DamagedError(f"the snapshot of the position {newest.position} differs from its checksum")
 

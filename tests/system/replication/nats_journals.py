@@ -1,4 +1,4 @@
-"""What tests of the journal over NATS JetStream share."""
+"""Helpers for tests of the journal over NATS JetStream."""
 
 from __future__ import annotations
 

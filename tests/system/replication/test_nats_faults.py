@@ -182,11 +182,11 @@ def test_an_empty_server_gets_the_entries_again(tmp_path: Path) -> None:
             ]
 
     async def current(journal: NatsJournal, server: NatsServer, started: float) -> bool:
-        """The leader has heard from a server since it was started, and has sent it everything."""
+        """Returns True when a server has answered the leader since it was started, and has all entries."""
         with contextlib.suppress(JournalUnavailable):
             for replica in (await info(journal))["cluster"].get("replicas", []):
-                heard = replica["active"] / 1e9 < time.monotonic() - started
-                if replica["name"] == server.name and replica["current"] and heard:
+                answered = replica["active"] / 1e9 < time.monotonic() - started
+                if replica["name"] == server.name and replica["current"] and answered:
                     return True
         return False
 
