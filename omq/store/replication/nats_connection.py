@@ -333,6 +333,11 @@ class NatsConnection:
             with suppress(nats.errors.Error, OSError):
                 await self._current.client.publish(subject)
 
+    def leave(self, reason: str) -> None:
+        """Ends the connection to the current server, and connects to another one."""
+        if self._current is not None:
+            self._current.lose(reason)
+
     @asynccontextmanager
     async def subscribed(self) -> AsyncIterator[tuple[str, asyncio.Queue[NatsMessage | None]]]:
         """Subscribes to a new subject; yields it and the queue of its messages, with None when the connection is lost.

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from omq.store.errors import StoreError
 from omq.store.replication.journal import JournalUnavailable
-from omq.store.replication.nats_connection import NatsApiError, NatsConnection, NatsMessage
+from omq.store.replication.nats_connection import PROBE_TIMEOUT_S, NatsApiError, NatsConnection, NatsMessage
 
 #: The interval at which the server reports that it has nothing to send.
 HEARTBEAT_INTERVAL_S: Final = 0.5
@@ -58,7 +58,7 @@ async def consume(
     Raises:
         JournalUnavailable: The servers have not answered for `MAX_OUTAGE_S`.
     """
-    answered = time.monotonic()
+    answered = left = time.monotonic()
     while True:
         started = after
         try:
@@ -77,8 +77,12 @@ async def consume(
             failure = error
         else:
             failure = JournalUnavailable(f"reading the stream {stream!r}: its consumer was interrupted")
-        if time.monotonic() - answered > MAX_OUTAGE_S or connection.closed:
+        now = time.monotonic()
+        if now - answered > MAX_OUTAGE_S or connection.closed:
             raise failure
+        if now - max(answered, left) > connection.options.timeout:
+            connection.leave(str(failure))  # another server may be on the side of the majority
+            left = now
         if after == started:
             await asyncio.sleep(RETRY_DELAY_S)
 
@@ -105,7 +109,7 @@ async def _one_consumer(
         if subject:
             config["filter_subject"] = subject
         call = f"CONSUMER.CREATE.{stream}.{name}"
-        await connection.call(call, {"stream_name": stream, "config": config})
+        await connection.call(call, {"stream_name": stream, "config": config}, PROBE_TIMEOUT_S, stay=True)
         expected = 1  # of the consumer's own sequence
         moved = time.monotonic()
         while (message := await _next(queue)) is not None:

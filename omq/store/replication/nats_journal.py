@@ -59,6 +59,8 @@ MIN_CHUNK_BYTES: Final = 4096
 #: Chunks that are sent before the first of them is acknowledged.
 WINDOW_CHUNKS: Final = 16
 RETRY_DELAY_S: Final = 0.02
+#: Seconds in which the leader of a stream answers, if there is one.
+LEADER_TIMEOUT_S: Final = 0.2
 
 _VERSION: Final = 1
 _ENTRY: Final = "Omq-Entry"  # the header with a `_Head`
@@ -174,9 +176,8 @@ class NatsJournal:
                 last = await self._append(self._chunks(payload, number), start)
                 if last is None:
                     last, start = await self._places(numbers, expected)
-            except NoResponders:
-                if time.monotonic() > deadline:
-                    raise
+            except NoResponders as error:
+                await self._without_leader(error, deadline)
             else:
                 if last:
                     self._last = max(self._last, last)
@@ -222,9 +223,8 @@ class NatsJournal:
             try:
                 last: int = (await self._acknowledged(answer))["seq"]
                 break
-            except NoResponders:
-                if time.monotonic() > deadline:
-                    raise
+            except NoResponders as error:
+                await self._without_leader(error, deadline)
             await asyncio.sleep(RETRY_DELAY_S)
         if last <= self._last:
             raise self._backwards(last, self._last)
@@ -273,9 +273,16 @@ class NatsJournal:
         """Ends the connection."""
         await self._connection.close()
 
-    async def _call(self, action: str, name: str, request: dict[str, Any] | None = None) -> Any:
+    async def _call(
+        self,
+        action: str,
+        name: str,
+        request: dict[str, Any] | None = None,
+        timeout: float | None = None,
+        stay: bool = False,
+    ) -> Any:
         try:
-            return await self._connection.call(name, request)
+            return await self._connection.call(name, request, timeout, stay)
         except NatsApiError as error:
             if error.code == STREAM_NOT_FOUND:
                 raise self._deleted() from error
@@ -395,13 +402,6 @@ class NatsJournal:
         try:
             message = result(await future, self._subject)
         except NoResponders as error:
-            try:
-                await self._connection.call(f"STREAM.INFO.{self._stream}", timeout=PROBE_TIMEOUT_S, stay=True)
-            except NatsApiError as answer:
-                if answer.code == STREAM_NOT_FOUND:
-                    raise self._deleted() from error
-            except JournalUnavailable:
-                pass
             raise NoResponders(
                 f"the journal {self._stream!r} has no leader; a majority of its servers must run"
             ) from error
@@ -417,6 +417,18 @@ class NatsJournal:
                 f"the stream {stored.get('stream')!r} has the subject {self._subject!r} of the journal; delete it"
             )
         return stored
+
+    async def _without_leader(self, error: NoResponders, deadline: float) -> None:
+        """Returns while there may be an election; raises an error after the deadline, or if the stream was deleted."""
+        if time.monotonic() > deadline:
+            raise error
+        try:
+            await self._connection.call(f"STREAM.INFO.{self._stream}", timeout=LEADER_TIMEOUT_S, stay=True)
+        except NatsApiError as answer:
+            if answer.code == STREAM_NOT_FOUND:
+                raise self._deleted() from error
+        except JournalUnavailable:
+            pass
 
     async def _places(self, numbers: set[str], expected: int) -> tuple[int, int]:
         """Reads what is stored after a sequence.
@@ -475,16 +487,16 @@ class NatsJournal:
             )
         return _Head(bool(flags & _MORE), bool(flags & _NO_ENTRY), index, found[4])
 
-    async def _checked(self) -> Any:
+    async def _checked(self, timeout: float | None = None, stay: bool = False) -> Any:
         """Returns the state of the stream, if it is still the same one."""
-        info = await self._call("reading the journal", f"STREAM.INFO.{self._stream}")
+        info = await self._call("reading the journal", f"STREAM.INFO.{self._stream}", None, timeout, stay)
         if (info["config"].get("metadata") or {}).get(_JOURNAL) != self.identity:
             raise JournalUnusable(f"the stream {self._stream!r} was deleted and created again; {_RESTORE}")
         return info["state"]
 
     async def _begin(self, position: int) -> None:
         """Checks that the messages after a position are there."""
-        state = await self._checked()
+        state = await self._checked(PROBE_TIMEOUT_S, stay=True)
         if (first := state["first_seq"]) > position + 1:
             await self._truncated(position, first)
         if state["last_seq"] < position and (last := await self.last()) <= position:
