@@ -218,6 +218,7 @@ class NatsJournal:
         """Returns the last sequence, confirmed by a majority. See `Journal.last`."""
         headers = {_ENTRY: str(_Head(False, True, 0, os.urandom(8).hex()))}
         deadline = time.monotonic() + self._connection.options.timeout
+        known = self._last  # a reader may have this message before its acknowledgement arrives
         while True:
             (answer,) = await self._connection.send([(self._subject, b"", headers)])
             try:
@@ -226,9 +227,9 @@ class NatsJournal:
             except NoResponders as error:
                 await self._without_leader(error, deadline)
             await asyncio.sleep(RETRY_DELAY_S)
-        if last <= self._last:
-            raise self._backwards(last, self._last)
-        self._last = last
+        if last <= known:
+            raise self._backwards(last, known)
+        self._last = max(self._last, last)
         return last
 
     async def truncate(self, below: int) -> None:

@@ -114,6 +114,30 @@ class TestEntries:
 
         with_journal(servers, "asked", test)
 
+    def test_one_journal_appends_reads_and_asks_at_once(self, servers: NatsServers) -> None:
+        async def test(journal: NatsJournal) -> None:
+            async def append() -> None:
+                last = 0
+                for number in range(200):
+                    last = await journal.append(b"%d" % number, last)
+
+            async def ask() -> None:
+                for _ in range(200):
+                    await journal.last()
+
+            async def read() -> list[bytes]:
+                found: list[bytes] = []
+                async with contextlib.aclosing(journal.read(0)) as reader:
+                    while len(found) < 200:
+                        if payload := (await anext(reader)).payload:
+                            found.append(payload)
+                return found
+
+            found, *_ = await asyncio.gather(read(), append(), ask())
+            assert found == [b"%d" % number for number in range(200)]
+
+        with_journal(servers, "at-once-all", test)
+
     def test_an_append_that_was_stored_and_rejected_is_acknowledged_once(
         self, servers: NatsServers, monkeypatch: pytest.MonkeyPatch
     ) -> None:
