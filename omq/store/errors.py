@@ -45,6 +45,28 @@ class StoreLocked(StoreError):
     """Raised when another process, or another store in this process, has the directory open."""
 
 
+class NotLeader(StoreError):
+    """Raised for a write to a replicated topic on a node that does not lead. Nothing of it was stored; repeat it there.
+
+    Args:
+        node: The id of the leader; empty if it is not known.
+        endpoints: The endpoints of the leader.
+    """
+
+    def __init__(self, node: str = "", endpoints: tuple[str, ...] = ()) -> None:
+        where = f"{node!r} does, at {', '.join(endpoints)}" if node else "it is not known which node does"
+        super().__init__(f"this node does not lead the cluster: {where}")
+        self.node = node
+        self.endpoints = endpoints
+
+
+class InDoubt(StoreError):
+    """Raised for a write to a replicated topic whose outcome is unknown, since this node has stopped or lost its lease.
+
+    Repeat it at the leader: with a producer and a sequence it is not stored twice.
+    """
+
+
 class UnknownTopic(StoreError):
     """Raised when no topic has the id."""
 

@@ -1,0 +1,233 @@
+"""Clusters of two or three nodes: every small number of deviations from the usual course, and faults by chance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from omq.store.replication import lease
+from omq.store.replication.journal import JournalUnavailable
+from omq.store.replication.role_machine import Role, RoleMachine
+from tests.model.replication_model import Broken, ByChance, Case, Chooser, Cluster, Deviations
+
+
+def long_case(seed: int) -> Case:
+    """Returns a case with many faults."""
+    return Case(
+        nodes="abc" if seed % 2 else "ab",
+        writes=4,
+        rounds=12,
+        faults=6,
+        chunk_bytes=40 if seed % 3 == 0 else 1 << 20,
+        slow=seed % 4 == 0,
+        apply_s=0.1 if seed % 5 == 0 else 0.002,
+    )
+
+
+def walk(seed: int, machine: type[RoleMachine] = RoleMachine) -> Cluster:
+    """Runs a long case by chance."""
+    case = long_case(seed)
+    cluster = Cluster(case, ByChance(seed, 0.1 if case.slow else 0.4), machine)
+    try:
+        cluster.run()
+    except Broken as broken:
+        raise Broken(f"{broken}, with seed {seed}") from None
+    return cluster
+
+
+def explore(case: Case, most: int, step: int = 1) -> int:
+    """Runs a case with every choice of a number of deviations; returns the number of runs.
+
+    Args:
+        case: The case.
+        most: The highest number of deviations.
+        step: The distance of the second deviations that are tried; 1: all.
+    """
+    waiting: list[dict[int, int]] = [{}]
+    runs = 0
+    while waiting:
+        deviations = waiting.pop()
+        chooser = Deviations(deviations)
+        runs += 1
+        try:
+            Cluster(case, chooser).run()
+        except Broken as broken:
+            taken = [f"{index}: {chooser.trace[index][1]}={option}" for index, option in deviations.items()]
+            raise Broken(f"{broken}, after {taken}") from None
+        if len(deviations) < most:
+            begin = max(deviations, default=-1) + 1
+            further = [
+                {**deviations, index: option}
+                for index in range(begin, len(chooser.trace))
+                for option in range(1, chooser.trace[index][0])
+            ]
+            waiting += further[:: step if deviations else 1]
+    return runs
+
+
+def test_the_usual_course() -> None:
+    cluster = Cluster(Case(nodes="abc"), Chooser())
+    cluster.run()
+    assert len(cluster.acked) == 3
+    assert cluster.leaders == 1
+
+
+def test_a_run_repeats() -> None:
+    assert walk(7).chooser.trace == walk(7).chooser.trace
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(nodes="ab", writes=2, rounds=4),
+        Case(nodes="abc", writes=2, rounds=3),
+        Case(nodes="ab", writes=2, rounds=0, events=False, chunk_bytes=40),
+    ],
+    ids=["two nodes", "three nodes", "chunks"],
+)
+def test_every_fault(case: Case) -> None:
+    assert explore(case, most=1) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("nodes", ["ab", "abc"])
+def test_every_way_of_two_faults(nodes: str) -> None:
+    assert explore(Case(nodes=nodes, writes=2, rounds=4), most=2) > 2000
+
+
+@pytest.mark.timeout(300)
+def test_faults_by_chance() -> None:
+    led = [walk(seed).leaders for seed in range(60)]
+    assert max(led) > 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_many_faults_by_chance() -> None:
+    for seed in range(1000, 10_000):
+        walk(seed)
+
+
+class CountsFromTheAck(RoleMachine):
+    """Counts the lease from the arrival of the ack."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        renew = self._held.renew
+        self._held.renew = lambda sent: renew(self._clock.now())  # type: ignore[method-assign]
+
+
+class ClaimsAtTheEnd(RoleMachine):
+    """Claims the lease after whatever was appended meanwhile."""
+
+    async def _claim(self, claims: dict[bytes, float]) -> None:
+        try:
+            self._timer.base = await self._journal.last()
+        except JournalUnavailable:
+            pass
+        await super()._claim(claims)
+
+
+class ClaimsAtOnce(RoleMachine):
+    """Claims the lease without the wait."""
+
+    def _claim_at(self) -> float:
+        return self._timer.due(0)
+
+
+class AppendsAgain(RoleMachine):
+    """Appends an entry in doubt again, after whatever the journal has."""
+
+    async def _resolve(self) -> None:
+        while True:
+            try:
+                self.position = await self._call(self._journal.last(), self._held.end)
+                return
+            except JournalUnavailable:
+                await self._pause(0.05)
+
+
+class TakesDoubtForStored(RoleMachine):
+    """Answers a write in doubt as if it were stored."""
+
+    async def _resolve(self) -> None:
+        last = await self._call(self._journal.last(), self._held.end)
+        if self._proposal is None or not self._proposal.in_doubt:
+            await super()._resolve()
+        else:
+            entry, self._proposal = self._proposal.entry, None
+            self._apply(last, entry, 1, answers=True)
+
+
+class TakesDoubtForRefused(RoleMachine):
+    """Reports that a write in doubt is not stored."""
+
+    def _step_down(self) -> None:
+        if self._proposal is not None:
+            self._proposal.in_doubt = False
+        super()._step_down()
+
+
+class AnswersAfterItsLease(RoleMachine):
+    """Leads until it notices that another node does."""
+
+    def is_leader_now(self) -> bool:
+        return self.role is Role.LEADER
+
+
+class LeadsBeforeItHasApplied(RoleMachine):
+    """Leads once it has the lease, before it has applied what it has read."""
+
+    async def _applied(self, left: int, until: float = float("inf")) -> None:
+        if left:
+            await super()._applied(left, until)
+
+
+class SkipsTheSnapshot(RoleMachine):
+    """Continues at the beginning of a truncated journal."""
+
+    async def _load_snapshot(self, first: int) -> bool:
+        self.position = first - 1
+        return True
+
+
+class AnswersBeforeTheJournal(RoleMachine):
+    """Applies writes that it has not appended."""
+
+    async def _append(self, entry: Any) -> None:
+        self._apply(self.position + 1, entry, 1, answers=True)
+
+
+def walk_until_broken(machine: type[RoleMachine]) -> None:
+    for seed in range(400):
+        walk(seed, machine)
+
+
+MUTATIONS = {
+    CountsFromTheAck: "lead at the same time",
+    ClaimsAtTheEnd: "lead at the same time",
+    ClaimsAtOnce: "lead at the same time",
+    AnswersAfterItsLease: "lead at the same time",
+    AppendsAgain: "different orders",
+    TakesDoubtForStored: "different orders|applied after",
+    TakesDoubtForRefused: "it was in the refused",
+    LeadsBeforeItHasApplied: "does not have the acknowledged write",
+    SkipsTheSnapshot: "different",
+    AnswersBeforeTheJournal: "acknowledged",
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("machine", MUTATIONS, ids=lambda machine: machine.__name__)
+def test_a_mutation_is_found(machine: type[RoleMachine]) -> None:
+    with pytest.raises(Broken, match=MUTATIONS[machine]):
+        walk_until_broken(machine)
+
+
+def test_a_wait_without_a_margin_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "TAKEOVER_FACTOR", 1.0)
+    with pytest.raises(Broken, match="lead at the same time"):
+        walk_until_broken(RoleMachine)

@@ -1,0 +1,257 @@
+"""A journal in memory that several nodes share, with faults for each node. It implements `Journal` without servers.
+
+All times are those of the running loop, so a loop with virtual time makes it deterministic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from omq.store.replication.journal import Fenced, JournalEntry, JournalUnavailable, Truncated
+
+#: The outcomes that a test may give to an append, apart from the usual one.
+ACK_LOST = "the entry is stored, and the ack is lost"
+REQUEST_LOST = "the entry is not stored"
+ARRIVES_LATE = "the entry is stored after the node has stopped waiting, if its place is free then"
+TORN = "only the first chunk is stored"
+OUTCOMES = (ACK_LOST, REQUEST_LOST, ARRIVES_LATE, TORN)
+
+
+class Chunk(NamedTuple):
+    """A message of the journal.
+
+    Attributes:
+        run: The append that it is part of.
+        more: True if another chunk of the entry follows.
+        data: The bytes.
+    """
+
+    run: int
+    more: bool
+    data: bytes
+
+
+class MemoryJournal:
+    """The servers of a journal.
+
+    Args:
+        chunk_bytes: The size to which entries are cut.
+    """
+
+    def __init__(self, chunk_bytes: int = 1 << 20) -> None:
+        self.first = 1
+        self.chunks: list[Chunk] = []  # from the sequence `first` on
+        self.snapshot: tuple[int, dict[str, bytes]] | None = None
+        self.chunk_bytes = chunk_bytes
+        self.appended: list[JournalEntry] = []  # all that were ever finished, also truncated ones
+        self._runs = 0
+        self._changed = asyncio.Event()
+
+    @property
+    def last(self) -> int:
+        """The last sequence."""
+        return self.first + len(self.chunks) - 1
+
+    def node(self) -> NodeJournal:
+        """Returns the connection of another node."""
+        return NodeJournal(self)
+
+    def cut(self, payload: bytes) -> list[Chunk]:
+        """Returns the chunks of an entry."""
+        self._runs += 1
+        pieces = [payload[at : at + self.chunk_bytes] for at in range(0, len(payload), self.chunk_bytes)] or [b""]
+        return [Chunk(self._runs, i + 1 < len(pieces), piece) for i, piece in enumerate(pieces)]
+
+    def store(self, chunk: Chunk, expected: int) -> int:
+        """Stores a chunk at its place; returns its sequence. Raises `Fenced`."""
+        if expected != self.last:
+            raise Fenced(f"the journal has the last sequence {self.last}, expected {expected}", self.last)
+        self.chunks.append(chunk)
+        if not chunk.more:
+            self.appended.append(JournalEntry(self.last, self._assemble(len(self.chunks) - 1)))
+        self._notify()
+        return self.last
+
+    def truncate(self, below: int) -> None:
+        """Drops the chunks below a sequence."""
+        dropped = min(max(below - self.first, 0), len(self.chunks))
+        del self.chunks[:dropped]
+        self.first += dropped
+        self._notify()
+
+    def entry_after(self, after: int) -> JournalEntry | None:
+        """Returns the first finished entry after a sequence. Raises `Truncated`."""
+        if after + 1 < self.first:
+            raise Truncated(f"the journal begins at {self.first}", self.first)
+        for index in range(after + 1 - self.first, len(self.chunks)):
+            if not self.chunks[index].more:  # the fence keeps the chunks of an append together
+                return JournalEntry(self.first + index, self._assemble(index))
+        return None
+
+    async def changed(self) -> None:
+        """Waits for the next change."""
+        await self._changed.wait()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _begin(self, index: int) -> int:
+        while index and self.chunks[index - 1].run == self.chunks[index].run:
+            index -= 1
+        return index
+
+    def _assemble(self, index: int) -> bytes:
+        return b"".join(chunk.data for chunk in self.chunks[self._begin(index) : index + 1])
+
+
+@dataclass
+class Faults:
+    """The faults of a node's connection to the servers.
+
+    Attributes:
+        requests_pass: Requests of the node reach the servers.
+        answers_pass: Answers and entries reach the node.
+        entries_pass: Entries reach it.
+        timeout: The seconds after which a call without an answer fails.
+        latency: Returns the seconds that a message takes, one way.
+        outcome: Returns the outcome of an append, one of `OUTCOMES`; empty: the usual one.
+    """
+
+    requests_pass: bool = True
+    answers_pass: bool = True
+    entries_pass: bool = True
+    timeout: float = 1.0
+    latency: Callable[[], float] = lambda: 0.0
+    outcome: Callable[[], str] = lambda: ""
+
+    def part(self) -> None:
+        """Cuts the connection in both directions."""
+        self.requests_pass = self.answers_pass = False
+
+    @property
+    def pass_all(self) -> bool:
+        """True if the connection is whole."""
+        return self.requests_pass and self.answers_pass and self.entries_pass
+
+    def heal(self) -> None:
+        """Ends all interruptions."""
+        self.requests_pass = self.answers_pass = self.entries_pass = True
+
+
+class NodeJournal:
+    """The connection of one node to a `MemoryJournal`. Implements `Journal`."""
+
+    def __init__(self, servers: MemoryJournal) -> None:
+        self.servers = servers
+        self.faults = Faults()
+        self.late = 1.5  # times `Faults.timeout`, after which a late entry arrives
+        self._closed = False
+        self._deliveries: set[asyncio.Task[int]] = set()
+
+    async def append(self, payload: bytes, expected: int) -> int:
+        outcome = self.faults.outcome()
+        delivery = asyncio.ensure_future(self._deliver(payload, expected, outcome))
+        self._deliveries.add(delivery)  # it stays on its way when the caller has stopped waiting
+        delivery.add_done_callback(self._delivered)
+        done, _ = await asyncio.wait([delivery], timeout=self.faults.timeout)
+        if not done or outcome:
+            await self._no_answer(bool(done))
+        await self._answer()
+        return delivery.result()
+
+    async def _deliver(self, payload: bytes, expected: int, outcome: str) -> int:
+        await self._travel()
+        if outcome == ARRIVES_LATE:
+            await asyncio.sleep(self.faults.timeout * self.late)
+        if outcome == REQUEST_LOST or not self.faults.requests_pass:
+            raise JournalUnavailable("the request is lost")
+        chunks = self.servers.cut(payload)
+        for chunk in chunks[:-1] if outcome == TORN else chunks:
+            expected = self.servers.store(chunk, expected)
+            if chunk.more:
+                await self._travel()
+        return expected
+
+    def _delivered(self, delivery: asyncio.Task[int]) -> None:
+        self._deliveries.discard(delivery)
+        if not delivery.cancelled():
+            delivery.exception()
+
+    async def read(self, after: int) -> AsyncIterator[JournalEntry]:
+        await self._request()
+        while True:
+            changed = asyncio.ensure_future(self.servers.changed())
+            try:
+                entry = self.servers.entry_after(after)
+                if entry is None:
+                    await changed
+                    continue
+            finally:
+                changed.cancel()
+            await self._answer()
+            if not self.faults.entries_pass:
+                await self._no_answer()
+            yield entry
+            after = entry.sequence
+
+    async def last(self) -> int:
+        await self._request()
+        last = self.servers.last
+        await self._answer()
+        return last
+
+    async def truncate(self, below: int) -> None:
+        await self._request()
+        self.servers.truncate(below)
+        await self._answer()
+
+    async def put_snapshot(self, position: int, directory: Path) -> None:
+        files = _files(directory)
+        await self._request()
+        if self.servers.snapshot is None or self.servers.snapshot[0] < position:
+            self.servers.snapshot = position, files
+        await self._answer()
+
+    async def get_snapshot(self, target: Path) -> int | None:
+        await self._request()
+        snapshot = self.servers.snapshot
+        await self._answer()
+        if snapshot is None:
+            return None
+        for name, data in snapshot[1].items():
+            path = target / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        return snapshot[0]
+
+    async def close(self) -> None:
+        self._closed = True
+
+    async def _travel(self) -> None:
+        seconds = self.faults.latency()
+        if seconds:
+            await asyncio.sleep(seconds)
+
+    async def _request(self) -> None:
+        await self._travel()
+        if self._closed or not self.faults.requests_pass:
+            await self._no_answer()
+
+    async def _answer(self) -> None:
+        await self._travel()
+        if self._closed or not self.faults.answers_pass:
+            await self._no_answer()
+
+    async def _no_answer(self, waits: bool = True) -> None:
+        if waits:
+            await asyncio.sleep(self.faults.timeout)
+        raise JournalUnavailable("the journal does not answer")
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
