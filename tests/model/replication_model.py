@@ -19,7 +19,7 @@ from typing import Any
 from omq.store.errors import InDoubt, NotLeader
 from omq.store.interface import Append, Write
 from omq.store.replication.codec import Entry
-from omq.store.replication.role_machine import NodeClock, ReplicaSettings, Role, RoleMachine
+from omq.store.replication.role_machine import Finished, NodeClock, ReplicaSettings, Role, RoleMachine
 from tests.model.virtual_loop import NothingHappens, VirtualLoop
 from tests.support.memory_journal import OUTCOMES, MemoryJournal, NodeJournal
 
@@ -91,13 +91,13 @@ class ModelStore:
         self.position = (0, 0)
         self.timestamp = 0
         self.records: list[str] = []
-        self._waiting: deque[tuple[int, Entry, asyncio.Future[None]]] = deque()
+        self._waiting: deque[tuple[int, Entry, asyncio.Future[None], Finished | None]] = deque()
         self._applying: asyncio.Task[None] | None = None
         self._delay = delay
 
-    def apply(self, sequence: int, entry: Entry) -> Awaitable[None]:
+    def apply(self, sequence: int, entry: Entry, finished: Finished | None = None) -> Awaitable[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((sequence, entry, done))
+        self._waiting.append((sequence, entry, done, finished))
         if self._applying is None or self._applying.done():
             self._applying = asyncio.ensure_future(self._apply_all())
         return done
@@ -105,7 +105,7 @@ class ModelStore:
     async def _apply_all(self) -> None:
         while self._waiting:
             await asyncio.sleep(self._delay)
-            sequence, entry, done = self._waiting.popleft()
+            sequence, entry, done, finished = self._waiting.popleft()
             if sequence <= self.position[0]:
                 raise Broken(f"the entry {sequence} is applied after {self.position[0]}")
             for write in entry.writes:
@@ -114,6 +114,8 @@ class ModelStore:
                 write.first = len(self.records)
             self.position = sequence, entry.term
             self.timestamp = entry.timestamp
+            if finished is not None:
+                finished(entry.writes)
             if not done.done():
                 done.set_result(None)
 
@@ -121,7 +123,7 @@ class ModelStore:
         """Drops what is not applied."""
         if self._applying is not None:
             self._applying.cancel()
-        for _, _, done in self._waiting:
+        for _, _, done, _ in self._waiting:
             done.cancel()
         self._waiting.clear()
 

@@ -6,10 +6,11 @@ All times are those of the running loop, so a loop with virtual time makes it de
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from omq.store.replication.journal import Fenced, JournalEntry, JournalUnavailable, Truncated
 
@@ -19,6 +20,9 @@ REQUEST_LOST = "the entry is not stored"
 ARRIVES_LATE = "the entry is stored after the node has stopped waiting, if its place is free then"
 TORN = "only the first chunk is stored"
 OUTCOMES = (ACK_LOST, REQUEST_LOST, ARRIVES_LATE, TORN)
+
+
+_T = TypeVar("_T")
 
 
 class Chunk(NamedTuple):
@@ -255,3 +259,74 @@ class NodeJournal:
 
 def _files(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+class JournalThread:
+    """A `MemoryJournal` in a thread of its own, for nodes with loops of their own."""
+
+    def __init__(self, chunk_bytes: int = 1 << 20) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+        self.servers = asyncio.run_coroutine_threadsafe(self._make(chunk_bytes), self.loop).result()
+
+    async def _make(self, chunk_bytes: int) -> MemoryJournal:
+        return MemoryJournal(chunk_bytes)
+
+    def node(self) -> RemoteJournal:
+        """Returns the connection of another node."""
+        return RemoteJournal(self.servers.node(), self.loop)
+
+    def close(self) -> None:
+        """Ends the thread."""
+        asyncio.run_coroutine_threadsafe(self._end(), self.loop).result()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+    async def _end(self) -> None:
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+class RemoteJournal:
+    """The connection of a node to a journal in another loop. Implements `Journal`."""
+
+    def __init__(self, node: NodeJournal, loop: asyncio.AbstractEventLoop) -> None:
+        self.faults = node.faults
+        self._node = node
+        self._loop = loop
+
+    def _call(self, call: Coroutine[Any, Any, _T]) -> asyncio.Future[_T]:
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
+
+    async def append(self, payload: bytes, expected: int) -> int:
+        return await self._call(self._node.append(payload, expected))
+
+    async def read(self, after: int) -> AsyncIterator[JournalEntry]:
+        entries = self._node.read(after)
+        while True:
+            entry = await self._call(self._next(entries))
+            yield entry
+
+    @staticmethod
+    async def _next(entries: AsyncIterator[JournalEntry]) -> JournalEntry:
+        return await anext(entries)
+
+    async def last(self) -> int:
+        return await self._call(self._node.last())
+
+    async def truncate(self, below: int) -> None:
+        await self._call(self._node.truncate(below))
+
+    async def put_snapshot(self, position: int, directory: Path) -> None:
+        await self._call(self._node.put_snapshot(position, directory))
+
+    async def get_snapshot(self, target: Path) -> int | None:
+        return await self._call(self._node.get_snapshot(target))
+
+    async def close(self) -> None:
+        await self._call(self._node.close())

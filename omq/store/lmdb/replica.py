@@ -58,6 +58,7 @@ from omq.store.lmdb.applier import MAX_DELETIONS, Applier
 from omq.store.lmdb.catalog import REPLICA_ENGINES, Catalog, Engine, StoredTopic
 from omq.store.lmdb.layout import APPLIED, APPLIED_ENTRY, with_checksum, without_checksum
 from omq.store.lmdb.producers import Producers
+from omq.store.lmdb.staging import Stages
 from omq.store.lmdb.store import MOVES, LmdbStore
 from omq.store.lmdb.writer import MIN_DELETIONS, SPACE_TAKING, Writer
 from omq.unpatched import queue, threading
@@ -352,6 +353,7 @@ class LmdbReplica(LmdbStore):
         kind: str = "",
     ) -> None:
         self._cluster_id = cluster_id
+        self._stages = Stages()
         super().__init__(
             directory,
             notify=notify,
@@ -394,6 +396,24 @@ class LmdbReplica(LmdbStore):
         if isinstance(write, MakeTopic | AlterTopic | DeleteTopic) or not hasattr(write, "topic_id"):
             return False
         return all(self._engines.get(id, self._memory) is self._memory for id in topics_of(write))
+
+    def staged(self, write: CommitStages) -> dict[int, tuple[int, int]]:
+        """Returns the messages and bytes that a commit publishes, by topic id. Raises `DamagedError`.
+
+        It is empty if the commit is a repetition, or fails for a stage.
+        """
+        counts: dict[int, tuple[int, int]] = {}
+        with self._strong.read() as reading:
+            found = [self._stages.find(reading, stage) for stage in write.stages]
+            if self._stages.known(reading, write.commit) is not None or None in found:
+                return {}
+            for one in found:
+                assert one is not None
+                number, topic_id = one
+                count, size = self._stages.measure(reading, number)
+                records, total = counts.get(topic_id, (0, 0))
+                counts[topic_id] = records + count, total + size
+        return counts
 
     # Opening
 

@@ -38,6 +38,7 @@ RETRY_DELAY_S: Final = 0.05
 MAX_RETRY_DELAY_S: Final = 1.0
 
 _T = TypeVar("_T")
+Finished = Callable[[list[Write]], None]
 
 
 class Role(Enum):
@@ -62,8 +63,13 @@ class LocalStore(Protocol):
     @property
     def timestamp(self) -> int: ...
 
-    def apply(self, sequence: int, entry: Entry) -> Awaitable[None]:
+    def apply(self, sequence: int, entry: Entry, finished: Finished | None = None) -> Awaitable[None]:
         """Begins to apply an entry after all earlier ones; the results of its writes are there once it is awaited.
+
+        Args:
+            sequence: The sequence of the entry.
+            entry: The entry.
+            finished: Called with its writes once it is applied, in any thread.
 
         Raises:
             StoreError: From the awaitable: the entry is not applied, and none will be.
@@ -163,7 +169,7 @@ class RoleMachine:
         settings: The settings.
         journal: The journal.
         local: The store of this node.
-        finished: Called with finished writes.
+        finished: Called with finished writes, in the thread of the loop or of the local store.
         role_changed: Called with the role, and the lease in force if it is known.
         clock: The clock of this node.
 
@@ -181,7 +187,7 @@ class RoleMachine:
         journal: Journal,
         local: LocalStore,
         *,
-        finished: Callable[[list[Write]], None],
+        finished: Finished,
         role_changed: Callable[[Role, Lease | None], None] = lambda role, lease: None,
         clock: NodeClock | None = None,
     ) -> None:
@@ -308,23 +314,22 @@ class RoleMachine:
             sequence: Its sequence.
             entry: The entry.
             size: Its bytes.
-            answers: Returns its writes once that is done.
+            answers: Its writes are returned once that is done.
         """
         self.position = sequence
         self._timestamp = entry.timestamp = max(self._timestamp, entry.timestamp)
         entry.term = self.term
         self._journal_bytes += size
-        done = asyncio.ensure_future(self._local.apply(sequence, entry))
+        done = asyncio.ensure_future(self._local.apply(sequence, entry, self._return if answers else None))
         self._unapplied.append(done)
-        done.add_done_callback(lambda done: self._answer(done, entry.writes if answers else []))
+        done.add_done_callback(lambda done: self._check_applied(done, entry.writes if answers else []))
 
-    def _answer(self, done: asyncio.Future[None], writes: list[Write]) -> None:
+    def _check_applied(self, done: asyncio.Future[None], writes: list[Write]) -> None:
+        """Fails the writes of an entry that could not be applied."""
         error = None if done.cancelled() else done.exception()
         if done.cancelled() or error is not None:
-            doubt = InDoubt(f"the write is replicated, but this node could not apply it: {error or 'it was stopped'}")
-            for write in writes:
-                write.error = doubt
-        self._return(writes)
+            reason = error or "it was stopped"
+            self._fail(writes, InDoubt(f"the write is replicated, but this node could not apply it: {reason}"))
 
     def _return(self, writes: list[Write]) -> None:
         for write in writes:

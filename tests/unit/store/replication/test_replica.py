@@ -1,0 +1,299 @@
+"""Replicated stores with real replicas on a journal in memory: takeover, repetition, transient topics, snapshots."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omq._core import blocks
+from omq.store.errors import InDoubt, NotAllowed, NotLeader, StoreClosed, StoreError, TopicFull
+from omq.store.interface import Append, CommitStages, MakeTopic, Stage, Write
+from omq.store.replication.journal import JournalUnavailable, JournalUnusable
+from omq.store.replication.replica import ReplicatedStore
+from omq.store.replication.role_machine import ReplicaSettings, Role
+from tests.support.memory_journal import JournalThread, RemoteJournal
+from tests.support.open_store import Opened
+from tests.support.replicas import dump
+from tests.support.waits import until
+from tests.unit.store.conftest import QUICK
+
+CLUSTER = "c0" * 16
+LEASE_S = 0.6
+RECORD = blocks.encode([b"x"])
+
+
+class Node:
+    """A node of the cluster, with its store."""
+
+    def __init__(self, cluster: Cluster, name: str, **settings: Any) -> None:
+        self.name = name
+        self.journal: RemoteJournal = cluster.journal.node()
+        self.journal.faults.timeout = 0.2
+        self.roles: list[Role] = []
+        given = ReplicaSettings(name, (f"tcp://{name}",), **{"lease": LEASE_S, "snapshot_bytes": 0, **settings})
+
+        async def connect() -> RemoteJournal:
+            return self.journal
+
+        self.opened = Opened(
+            lambda **calls: ReplicatedStore(
+                cluster.directory / name,
+                connect,
+                given,
+                cluster_id=CLUSTER,
+                servers_sync=cluster.servers_sync,
+                role_changed=lambda role, lease: self.roles.append(role),
+                **calls,
+            )
+        )
+        self.store: ReplicatedStore = self.opened.log
+
+    @property
+    def position(self) -> int:
+        return self.store._local.position[0]
+
+    def records(self, topic_id: int) -> list[bytes]:
+        with self.store.read(topic_id) as reader:
+            return [bytes(records) for _, records in reader.blocks(reader.first)]
+
+
+class Cluster:
+    """The journal and the directories of some nodes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.servers_sync = True
+        self.journal = JournalThread()
+        self.nodes: dict[str, Node] = {}
+
+    def start(self, *names: str, **settings: Any) -> list[Node]:
+        for name in names:
+            self.nodes[name] = Node(self, name, **settings)
+        return [self.nodes[name] for name in names]
+
+    def leader(self) -> Node:
+        """Waits for a leader, and returns it."""
+        until(lambda: any(node.store.is_leader_now() for node in self.nodes.values()))
+        return next(node for node in self.nodes.values() if node.store.is_leader_now())
+
+    def stop(self, node: Node) -> None:
+        del self.nodes[node.name]
+        node.store.close()
+
+    def check_equal(self) -> None:
+        """Waits until all nodes have applied the journal, and compares their stores."""
+        nodes = list(self.nodes.values())
+        until(lambda: len({(node.position, self.journal.servers.last) for node in nodes}) == 1)
+        states = [dump(node.store._local.store) for node in nodes]
+        for state in states:  # the nodes stand at different renewals of the lease
+            state.pop(b"a", None)
+        assert all(state == states[0] for state in states)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with tempfile.TemporaryDirectory(dir=QUICK) as directory:
+        made = Cluster(Path(directory))
+        try:
+            yield made
+        finally:
+            for node in made.nodes.values():
+                node.journal.faults.heal()
+                node.store.close()
+            made.journal.close()
+
+
+def make_topic(node: Node, name: str = "t", persistence: Any = "strong", **settings: Any) -> int:
+    return int(node.opened.do(MakeTopic(name, "broadcast", persistence, settings)).topic_id)
+
+
+@pytest.mark.parametrize("persistence", ["strong", "weak", "async"])
+def test_a_follower_has_what_the_leader_has_answered(cluster: Cluster, persistence: str) -> None:
+    cluster.start("a", "b")
+    leader = cluster.leader()
+    (follower,) = [node for node in cluster.nodes.values() if node is not leader]
+    topic = make_topic(leader, persistence=persistence)
+    write = leader.opened.do(Append(topic, RECORD, 1))
+    assert (write.first, leader.opened.log.topic(topic).last) == (1, 1)
+    follower.opened.wait_grown(topic, 1)
+    assert follower.records(topic) == leader.records(topic) == [RECORD]
+    assert (leader.store.leading, follower.store.leading) == (True, False)
+    assert leader.store.id == follower.store.id == CLUSTER
+    cluster.check_equal()
+
+
+def test_a_follower_refuses_writes_and_names_the_leader(cluster: Cluster) -> None:
+    cluster.start("a", "b")
+    leader = cluster.leader()
+    (follower,) = [node for node in cluster.nodes.values() if node is not leader]
+    until(lambda: follower.store.lease is not None)
+    with pytest.raises(NotLeader) as refusal:
+        make_topic(follower)
+    assert (refusal.value.node, refusal.value.endpoints) == (leader.name, (f"tcp://{leader.name}",))
+    assert follower.store.write_at_once([Append(1, RECORD, 1)]) is False
+
+
+def test_writes_at_the_loss_of_a_leader_are_stored_once(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c")
+    first = cluster.leader()
+    topic = make_topic(first)
+    answers: dict[int, int] = {}
+
+    def publish(node: Node, sequences: list[int]) -> list[Append]:
+        writes = [Append(topic, RECORD, 1, b"p", sequence) for sequence in sequences]
+        node.store.submit_many(writes)
+        return writes
+
+    writes = publish(first, [*range(1, 150)])
+    until(lambda: any(write.done for write in writes))
+    first.journal.faults.part()
+    for sequence in range(150, 301):
+        writes += publish(first, [sequence])
+    first.opened.wait(writes)
+    assert {type(write.error) for write in writes} <= {type(None), InDoubt, NotLeader}
+    assert any(write.error is not None for write in writes)
+    answers.update({write.sequence: write.first for write in writes if write.error is None})
+    until(lambda: any(node.store.is_leader_now() for node in cluster.nodes.values() if node is not first))
+    second = cluster.leader()
+    assert second is not first
+    again = publish(second, [write.sequence for write in writes])  # also those that were answered
+    second.opened.wait(again)
+    assert all(write.error is None for write in again)
+    assert all(write.first == answers[write.sequence] for write in again if write.sequence in answers)
+    assert sorted(write.first for write in again) == list(range(1, 301))
+    first.journal.faults.heal()
+    cluster.check_equal()
+    assert first.store.topic(topic).last == 300
+
+
+def test_a_leader_that_is_closed_hands_over_before_its_lease_is_over(cluster: Cluster) -> None:
+    cluster.start("a", lease=0.2)
+    first = cluster.leader()
+    topic = make_topic(first)
+    cluster.stop(first)
+    cluster.start("a", "b", lease=5.0)
+    first = cluster.leader()
+    writes: list[Write] = [Append(topic, RECORD, 1) for _ in range(10)]
+    first.store.submit_many(writes)
+    began = time.monotonic()
+    cluster.stop(first)
+    assert all(write.error is None for write in writes)  # closing applies the submitted writes
+    second = cluster.leader()
+    assert time.monotonic() - began < 4.0
+    assert second.store.topic(topic).last == 10
+
+
+def test_a_store_opened_again_continues(cluster: Cluster) -> None:
+    cluster.start("a", lease=0.2)
+    node = cluster.leader()
+    topic = make_topic(node)
+    node.opened.do(Append(topic, RECORD, 1))
+    cluster.stop(node)
+    with pytest.raises(StoreClosed):
+        node.store.submit(Append(topic, RECORD, 1))
+    cluster.start("a", lease=0.2)
+    assert cluster.leader().opened.do(Append(topic, RECORD, 1)).first == 2
+
+
+def test_strong_topics_need_servers_that_sync(cluster: Cluster) -> None:
+    cluster.start("a", lease=0.2)
+    topic = make_topic(cluster.leader(), "before")
+    cluster.stop(cluster.leader())
+    cluster.servers_sync = False
+    cluster.start("a", lease=0.2)
+    node = cluster.leader()
+    with pytest.raises(StoreError, match="sync_interval: always"):
+        make_topic(node, "strong")
+    assert make_topic(node, "before") == topic
+    assert make_topic(node, "weak", "weak") != topic
+
+
+def test_each_node_has_its_own_messages_of_a_transient_topic(cluster: Cluster) -> None:
+    cluster.start("a", "b")
+    leader = cluster.leader()
+    (follower,) = [node for node in cluster.nodes.values() if node is not leader]
+    topic = make_topic(leader, persistence="transient")
+    until(lambda: any(one.id == topic for one in follower.store.topics()))
+    before = cluster.journal.servers.last
+    assert [follower.opened.do(Append(topic, RECORD, 1)).first for _ in range(2)] == [1, 2]
+    assert leader.store.topic(topic).last == 0
+    assert cluster.journal.servers.last - before < 5  # renewals of the lease only
+
+
+def test_a_commit_is_checked_before_it_is_proposed(cluster: Cluster) -> None:
+    cluster.start("a", "b")
+    leader = cluster.leader()
+    topic = make_topic(leader)
+    asked: list[tuple[int, int, int]] = []
+
+    def has_room(topic_id: int, count: int, size: int) -> bool:
+        asked.append((topic_id, count, size))
+        return len(asked) > 1
+
+    def commit(**functions: Callable[..., bool]) -> CommitStages:
+        return CommitStages(b"commit", [b"stage"], **functions)  # type: ignore[arg-type]
+
+    stage, refused = Stage(topic, RECORD, 1, b"stage"), commit(may=lambda id: False)
+    leader.opened.try_(stage, refused)
+    assert isinstance(refused.error, NotAllowed)
+    full, stored = commit(has_room=has_room), commit(may=lambda id: True, has_room=has_room)
+    leader.opened.try_(full, stored)
+    assert isinstance(full.error, TopicFull)
+    assert (stored.error, stored.published) == (None, [(b"stage", topic, 1, 1)])
+    assert stored.has_room is has_room
+    assert asked == [(topic, 1, len(RECORD))] * 2
+    repeated = leader.opened.do(commit(has_room=lambda *room: False))
+    assert (repeated.repeated, repeated.published) == (True, stored.published)
+    with pytest.raises(StoreError, match="there is no stage"):
+        leader.opened.do(CommitStages(b"other", [b"no such stage"], may=lambda id: True))
+    cluster.check_equal()
+
+
+def test_a_leader_drops_what_is_too_old_on_all_nodes(cluster: Cluster) -> None:
+    cluster.start("a", "b", upkeep_interval=0.1)
+    leader = cluster.leader()
+    topic = make_topic(leader, max_age=0.2)
+    leader.opened.do(Append(topic, RECORD, 1))
+    for node in cluster.nodes.values():
+        until(lambda node=node: node.store.topic(topic).first == 2)
+    assert all(write.context is None for write in leader.opened.done)  # its own writes are not returned
+
+
+def test_a_new_node_loads_a_snapshot(cluster: Cluster) -> None:
+    cluster.start("a", snapshot_bytes=2000, lease=3.0)
+    leader = cluster.leader()
+    topic = make_topic(leader)
+    servers = cluster.journal.servers
+    while servers.first == 1:
+        leader.opened.do(Append(topic, RECORD, 1, b"p", leader.store.topic(topic).last + 1))
+    cluster.start("b", lease=3.0)
+    until(lambda: cluster.nodes["b"].position > servers.first)
+    cluster.check_equal()
+    assert cluster.nodes["b"].opened.grown[topic] > 0
+
+
+def test_a_node_starts_without_the_journal(cluster: Cluster) -> None:
+    attempts: list[int] = []
+    errors: list[Exception] = [JournalUnusable("another cluster"), JournalUnavailable("no server answers")]
+
+    async def connect() -> RemoteJournal:
+        attempts.append(1)
+        raise errors[-1] if len(errors) == 1 else errors.pop()
+
+    settings = ReplicaSettings("a", (), LEASE_S)
+    opened = Opened(lambda **calls: ReplicatedStore(cluster.directory / "a", connect, settings, **calls))
+    write = Append(1, RECORD, 1)
+    opened.try_(make := MakeTopic("t", "broadcast", "strong", {}))
+    assert isinstance(make.error, NotLeader)
+    until(lambda: opened.log.broken is not None)
+    assert (len(attempts), str(opened.log.broken)) == (2, "another cluster")
+    opened.try_(make := MakeTopic("t", "broadcast", "strong", {}))
+    assert isinstance(make.error, JournalUnusable)
+    opened.try_(write)  # of no known topic: it is local
+    assert write.error is not None
+    opened.log.close()

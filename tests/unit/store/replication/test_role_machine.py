@@ -1,0 +1,312 @@
+"""One node on a journal in memory, in virtual time: elections, doubt, what is proposed, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from omq.store.errors import InDoubt, NotLeader, StoreError, StoreFailed, TopicFull
+from omq.store.interface import Append, Write
+from omq.store.replication.codec import Entry, Kind, Lease, decode, encode
+from omq.store.replication.role_machine import NodeClock, ReplicaSettings, Role, RoleMachine
+from tests.model.replication_model import ModelStore
+from tests.model.virtual_loop import VirtualLoop
+from tests.support.async_waits import until
+from tests.support.memory_journal import ACK_LOST, TORN, MemoryJournal, NodeJournal
+
+LEASE_S = 1.0
+
+
+class LoopClock(NodeClock):
+    """The clock of the loop."""
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+class PickyStore(ModelStore):
+    """A store that checks writes with a context, which is the error or `None`."""
+
+    def __init__(self) -> None:
+        super().__init__(0.01)
+        self.checked: list[int] = []  # the number of records at each check
+        self.failure: StoreError | None = None
+
+    def needs_check(self, write: Write) -> bool:
+        return write.context is not None
+
+    def check(self, write: Write) -> None:
+        self.checked.append(len(self.records))
+        if isinstance(write.context, StoreError):
+            raise write.context
+
+    def apply(self, sequence: int, entry: Entry, finished: Any = None) -> Any:
+        if self.failure is None:
+            return super().apply(sequence, entry, finished)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_exception(self.failure)
+        return done
+
+
+class Node:
+    """A running node."""
+
+    def __init__(self, servers: MemoryJournal, name: str = "a") -> None:
+        self.servers = servers
+        self.store = PickyStore()
+        self.journal: NodeJournal = servers.node()
+        self.finished: list[Write] = []
+        self.roles: list[tuple[Role, str]] = []
+        self.machine = RoleMachine(
+            ReplicaSettings(name, (f"tcp://{name}",), LEASE_S, snapshot_bytes=0),
+            self.journal,
+            self.store,
+            finished=self.finished.extend,
+            role_changed=lambda role, lease: self.roles.append((role, lease.node if lease else "")),
+            clock=LoopClock(),
+        )
+        self.task = asyncio.ensure_future(self.machine.run())
+
+    async def leads(self) -> None:
+        await until(self.machine.is_leader_now)
+
+    async def write(self, *records: str) -> list[Write]:
+        writes: list[Write] = [Append(1, record.encode(), 1) for record in records]
+        self.machine.submit(writes)
+        await self.wait(writes)
+        return writes
+
+    async def wait(self, writes: list[Write]) -> None:
+        await until(lambda: all(write.done for write in writes))
+
+
+def run(test: Callable[[MemoryJournal], Coroutine[Any, Any, None]], chunk_bytes: int = 1 << 20) -> None:
+    """Runs a test in virtual time, a minute at most."""
+
+    async def main() -> None:
+        await asyncio.wait_for(test(MemoryJournal(chunk_bytes)), 60)
+
+    loop = VirtualLoop()
+    try:
+        loop.run_until_complete(main())
+    finally:
+        while tasks := asyncio.all_tasks(loop):
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(tasks, timeout=1))
+        loop.close()
+
+
+def entry_of(kind: Kind, term: int, node: str = "b", *writes: Write, duration: float = LEASE_S) -> bytes:
+    lease = Lease(node, (f"tcp://{node}",), int(duration * 1e6)) if kind is Kind.LEASE else None
+    return encode(Entry(kind, term, 1, list(writes), lease))
+
+
+def store(servers: MemoryJournal, *payloads: bytes) -> None:
+    for payload in payloads:
+        for chunk in servers.cut(payload):
+            servers.store(chunk, servers.last)
+
+
+def test_a_node_leads_after_a_lease_without_entries() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        await asyncio.sleep(1.2 * LEASE_S)
+        assert node.machine.role is Role.FOLLOWER
+        await node.leads()
+        assert asyncio.get_running_loop().time() < 1.4 * LEASE_S
+        assert [role for role, _ in node.roles] == [Role.CANDIDATE, Role.LEADER]
+        (write,) = await node.write("x")
+        assert (write.error, node.store.records) == (None, ["x"])
+
+    run(test)
+
+
+def test_a_follower_names_the_leader() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        store(servers, entry_of(Kind.LEASE, 1))
+        await asyncio.sleep(0.1)
+        (write,) = await node.write("x")
+        assert isinstance(write.error, NotLeader)
+        assert (write.error.node, write.error.endpoints) == ("b", ("tcp://b",))
+        assert node.roles[-1] == (Role.FOLLOWER, "b")
+
+    run(test)
+
+
+def test_a_lease_of_a_known_term_is_void() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        store(servers, entry_of(Kind.LEASE, 3, "b"), entry_of(Kind.LEASE, 3, "c"), entry_of(Kind.LEASE, 2, "d"))
+        store(servers, entry_of(Kind.WRITES, 3, "b", Append(1, b"x", 1)))
+        await asyncio.sleep(0.1)
+        assert node.machine.lease is not None
+        assert (node.machine.term, node.machine.lease.node) == (3, "b")
+        assert node.store.records == ["x"]
+
+    run(test)
+
+
+def test_a_node_does_not_lead_with_a_void_claim() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        node.journal.faults.entries_pass = False
+        store(servers, entry_of(Kind.LEASE, 1, "b"))
+        await until(lambda: servers.last == 2)
+        assert decode(servers.appended[1].payload).term == 1  # it had not read that the term is taken
+        node.journal.faults.heal()
+        while servers.last < 3:
+            assert not node.machine.is_leader_now()
+            await asyncio.sleep(0.01)
+        await node.leads()
+        assert node.machine.term == 2
+
+    run(test)
+
+
+def test_writes_of_an_older_term_stop_the_node() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        store(servers, entry_of(Kind.LEASE, 2), entry_of(Kind.WRITES, 1, "b", Append(1, b"x", 1)))
+        with pytest.raises(StoreFailed, match="the entry 2 of the journal has the term 1"):
+            await node.task
+        assert node.store.records == []
+
+    run(test)
+
+
+def test_a_leader_that_ends_hands_over_at_once() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        first = Node(servers, "a")
+        await first.leads()
+        second = Node(servers, "b")
+        await asyncio.sleep(0.1)
+        first.journal.faults.latency = lambda: 0.05
+        write = Append(1, b"x", 1)
+        first.machine.submit([write])
+        first.machine.close()
+        begin = asyncio.get_running_loop().time()
+        while not second.machine.is_leader_now():
+            assert not (first.machine.is_leader_now() and second.machine.is_leader_now())
+            await asyncio.sleep(0.001)
+        await first.task
+        assert asyncio.get_running_loop().time() - begin < 0.5 * LEASE_S
+        assert (write.error, second.store.records) == (None, ["x"])
+
+    run(test)
+
+
+def test_a_resigning_leader_does_not_answer_until_the_ack() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        await node.leads()
+        last = servers.last
+        node.journal.faults.latency = lambda: 0.05
+        node.machine.close()
+        await until(lambda: servers.last > last)
+        assert not node.machine.is_leader_now()
+        await node.task
+
+    run(test)
+
+
+@pytest.mark.parametrize("outcome", [ACK_LOST, TORN])
+def test_doubt_ends_with_the_journal(outcome: str) -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        await node.leads()
+        outcomes = [outcome]
+        node.journal.faults.outcome = lambda: outcomes.pop() if outcomes else ""
+        node.journal.faults.timeout = 0.2
+        (write,) = await node.write("a record that takes several chunks")
+        assert write.error is None
+        assert len(node.store.records) == 1
+        assert node.machine.term == 1
+
+    run(test, chunk_bytes=40)
+
+
+def test_a_write_is_in_doubt_when_the_lease_is_over() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        await node.leads()
+        node.journal.faults.part()
+        writes: list[Write] = [Append(1, b"x", 1)]
+        node.machine.submit(writes)
+        await asyncio.sleep(0.1)
+        writes.append(Append(1, b"y", 1))
+        node.machine.submit(writes[1:])
+        await node.wait(writes)
+        assert [type(write.error) for write in writes] == [InDoubt, NotLeader]  # the second was not sent
+        assert not node.machine.is_leader_now()
+        node.journal.faults.heal()
+        await node.leads()  # at once: its own lease was the last one
+
+    run(test)
+
+
+def test_checks_see_all_earlier_writes() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        await node.leads()
+        writes: list[Write] = [
+            Append(1, b"x", 1),
+            Append(1, b"y", 1, context="checked"),
+            Append(1, b"z", 1, context=TopicFull(1, 1, 1)),
+        ]
+        node.machine.submit(writes)
+        await node.wait(writes)
+        assert node.store.checked == [1, 2]
+        assert [type(write.error) for write in writes] == [type(None), type(None), TopicFull]
+        assert node.store.records == ["x", "y"]
+
+    run(test)
+
+
+def test_a_write_that_no_entry_can_have_fails_alone() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        await node.leads()
+        writes: list[Write] = [Append(1, b"x", 1), Append(1, b"y", 1, b"p" * 200, 1), Append(1, b"z", 1)]
+        node.machine.submit(writes)
+        await node.wait(writes)
+        assert [write.error is None for write in writes] == [True, False, True]
+        assert node.store.records == ["x", "z"]
+
+    run(test)
+
+
+def test_writes_that_wait_share_an_entry() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        await node.leads()
+        node.journal.faults.latency = lambda: 0.01
+        first = len(servers.appended)
+        writes: list[Write] = [Append(1, str(number).encode(), 1) for number in range(100)]
+        node.machine.submit(writes[:1])
+        await asyncio.sleep(0.005)  # it is on its way
+        for write in writes[1:]:
+            node.machine.submit([write])
+        await node.wait(writes)
+        assert [len(decode(entry.payload).writes) for entry in servers.appended[first:]] == [1, 99]
+
+    run(test)
+
+
+def test_a_node_that_cannot_apply_stops_and_leaves_doubt() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        await node.leads()
+        node.store.failure = StoreFailed("the disk is damaged")
+        (write,) = await node.write("x")
+        assert isinstance(write.error, InDoubt)
+        assert "the disk is damaged" in str(write.error)
+        with pytest.raises(StoreFailed):
+            await node.task
+        assert not node.machine.is_leader_now()
+
+    run(test)
