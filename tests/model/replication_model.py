@@ -19,7 +19,7 @@ from typing import Any
 from omq.store.errors import InDoubt, NotLeader
 from omq.store.interface import Append, Write
 from omq.store.replication.codec import Entry
-from omq.store.replication.role_machine import Finished, NodeClock, ReplicaSettings, Role, RoleMachine
+from omq.store.replication.role_machine import Applied, NodeClock, ReplicaSettings, Role, RoleMachine
 from tests.model.virtual_loop import NothingHappens, VirtualLoop
 from tests.support.memory_journal import OUTCOMES, MemoryJournal, NodeJournal
 
@@ -91,13 +91,14 @@ class ModelStore:
         self.position = (0, 0)
         self.timestamp = 0
         self.records: list[str] = []
-        self._waiting: deque[tuple[int, Entry, asyncio.Future[None], Finished | None]] = deque()
+        self._waiting: deque[tuple[int, Entry, asyncio.Future[None], Applied | None]] = deque()
         self._applying: asyncio.Task[None] | None = None
         self._delay = delay
+        self.loaded = 0
 
-    def apply(self, sequence: int, entry: Entry, finished: Finished | None = None) -> Awaitable[None]:
+    def apply(self, sequence: int, entry: Entry, applied: Applied | None = None) -> Awaitable[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((sequence, entry, done, finished))
+        self._waiting.append((sequence, entry, done, applied))
         if self._applying is None or self._applying.done():
             self._applying = asyncio.ensure_future(self._apply_all())
         return done
@@ -105,7 +106,7 @@ class ModelStore:
     async def _apply_all(self) -> None:
         while self._waiting:
             await asyncio.sleep(self._delay)
-            sequence, entry, done, finished = self._waiting.popleft()
+            sequence, entry, done, applied = self._waiting.popleft()
             if sequence <= self.position[0]:
                 raise Broken(f"the entry {sequence} is applied after {self.position[0]}")
             for write in entry.writes:
@@ -114,8 +115,8 @@ class ModelStore:
                 write.first = len(self.records)
             self.position = sequence, entry.term
             self.timestamp = entry.timestamp
-            if finished is not None:
-                finished(entry.writes)
+            if applied is not None:
+                applied(entry.writes, None)
             if not done.done():
                 done.set_result(None)
 
@@ -144,6 +145,7 @@ class ModelStore:
         return int(state[0])  # type: ignore[call-overload]
 
     async def load(self, directory: Path) -> None:
+        self.loaded += 1
         sequence, term, self.timestamp, self.records = json.loads((directory / "state").read_text())
         self.position = sequence, term
 
@@ -194,7 +196,9 @@ class Node:
         journal.faults.latency = self.cluster.latency
         journal.faults.outcome = self.cluster.outcome
         journal.faults.timeout = TIMEOUT_S
-        settings = ReplicaSettings(self.name, (f"tcp://{self.name}",), LEASE_S, snapshot_bytes=0)
+        settings = ReplicaSettings(
+            self.name, (f"tcp://{self.name}",), LEASE_S, snapshot_bytes=self.cluster.case.snapshot_bytes
+        )
         self.machine = self.cluster.machine(
             settings, journal, self.store, finished=lambda writes: self._finished(journal, writes), clock=self._clock
         )
@@ -249,6 +253,7 @@ class Case:
         slow: Whether messages may take long.
         events: Whether events may happen.
         apply_s: The seconds in which a store applies an entry.
+        snapshot_bytes: The bytes of entries after which the leader makes a snapshot; 0: never.
     """
 
     nodes: str = "ab"
@@ -260,6 +265,7 @@ class Case:
     slow: bool = False
     events: bool = True
     apply_s: float = LATENCY_S
+    snapshot_bytes: int = 0
 
 
 class Cluster:
@@ -281,6 +287,7 @@ class Cluster:
         self.refused: set[str] = set()
         self.tried: list[str] = []
         self.leaders = 0
+        self.loaded = 0  # snapshots
         self.closing: list[asyncio.Task[None]] = []
         self.failed: dict[str, Any] = {}  # the error of a callback
         self._led = ""
@@ -408,6 +415,7 @@ class Cluster:
             await asyncio.sleep(0.1)
         self.check()
         self.check_records()
+        self.loaded = sum(node.store.loaded for node in self.nodes.values())
         for node in self.nodes.values():
             await node.crash()
 

@@ -22,6 +22,7 @@ def long_case(seed: int) -> Case:
         chunk_bytes=40 if seed % 3 == 0 else 1 << 20,
         slow=seed % 4 == 0,
         apply_s=0.1 if seed % 5 == 0 else 0.002,
+        snapshot_bytes=300 if seed % 7 == 0 else 0,
     )
 
 
@@ -102,6 +103,12 @@ def test_every_way_of_two_faults(nodes: str) -> None:
 def test_faults_by_chance() -> None:
     led = [walk(seed).leaders for seed in range(60)]
     assert max(led) > 2
+
+
+def test_snapshots_by_chance() -> None:
+    found = [walk(seed) for seed in range(0, 140, 7)]
+    assert sum(cluster.journal.first > 1 for cluster in found) > 10  # the leader has truncated the journal
+    assert any(cluster.loaded for cluster in found)
 
 
 @pytest.mark.slow

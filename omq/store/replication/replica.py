@@ -37,7 +37,7 @@ from omq.store.replication.copying import copy_replica
 from omq.store.replication.journal import Journal, JournalUnavailable
 from omq.store.replication.role_machine import (
     MAX_RETRY_DELAY_S,
-    Finished,
+    Applied,
     ReplicaSettings,
     Role,
     RoleMachine,
@@ -99,13 +99,15 @@ class _LocalReplica:
     def timestamp(self) -> int:
         return self.store.timestamp
 
-    def apply(self, sequence: int, entry: Entry, finished: Finished | None = None) -> Awaitable[None]:
+    def apply(self, sequence: int, entry: Entry, applied: Applied | None = None) -> Awaitable[None]:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        context = finished, loop, done
+        context = applied, loop, done
         try:
             self.store.submit(ApplyEntry(sequence, entry.term, entry.timestamp, entry.writes, context=context))
         except StoreError as error:
+            if applied is not None:
+                applied(entry.writes, error)
             done.set_exception(error)
         return done
 
@@ -240,7 +242,7 @@ class ReplicatedStore:
 
     @property
     def trouble(self) -> str:
-        """What keeps this node from its part in the cluster; empty if nothing does."""
+        """The reason for which this node takes no part in the cluster now; empty if it does."""
         shortage = self._local.store.shortage
         return shortage or ("the journal is not connected" if self._machine is None else self._machine.trouble)
 
@@ -295,9 +297,9 @@ class ReplicatedStore:
         rest = []
         for write in writes:
             if isinstance(write, ApplyEntry):
-                finished, loop, done = write.context
-                if finished is not None and write.error is None:
-                    finished(write.writes)
+                applied, loop, done = write.context
+                if applied is not None:
+                    applied(write.writes, write.error)
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for it
                     loop.call_soon_threadsafe(_resolve, done, write.error)
             else:

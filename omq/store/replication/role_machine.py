@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from omq.store.clock import wall
 from omq.store.errors import InDoubt, NotLeader, StoreError, StoreFailed, without_traceback
-from omq.store.interface import Append, Stage, Write
+from omq.store.interface import Append, Notify, Stage, Write
 from omq.store.replication.codec import Entry, Kind, Lease, decode, encode
 from omq.store.replication.journal import Fenced, Journal, JournalEntry, JournalUnavailable, Truncated
 from omq.store.replication.lease import ElectionTimer, HeldLease
@@ -38,7 +38,8 @@ RETRY_DELAY_S: Final = 0.05
 MAX_RETRY_DELAY_S: Final = 1.0
 
 _T = TypeVar("_T")
-Finished = Callable[[list[Write]], None]
+#: Takes the writes of an entry once it is applied, or with the error for which it is not.
+Applied = Callable[[list[Write], BaseException | None], None]
 
 
 class Role(Enum):
@@ -63,13 +64,13 @@ class LocalStore(Protocol):
     @property
     def timestamp(self) -> int: ...
 
-    def apply(self, sequence: int, entry: Entry, finished: Finished | None = None) -> Awaitable[None]:
-        """Begins to apply an entry after all earlier ones; the results of its writes are there once it is awaited.
+    def apply(self, sequence: int, entry: Entry, applied: Applied | None = None) -> Awaitable[None]:
+        """Begins to apply an entry after all earlier ones; it is applied once the result is awaited.
 
         Args:
             sequence: The sequence of the entry.
             entry: The entry.
-            finished: Called with its writes once it is applied, in any thread.
+            applied: Called with its writes once they have their results, in any thread.
 
         Raises:
             StoreError: From the awaitable: the entry is not applied, and none will be.
@@ -178,7 +179,7 @@ class RoleMachine:
         term: The term of the last entry that was read.
         lease: The lease of that term; `None` if it is not known.
         position: The sequence of the last entry that was read, or appended by this node.
-        trouble: What keeps this node from the journal or from its part in the cluster; empty if nothing does.
+        trouble: The reason for which this node takes no part in the cluster now; empty if it does.
     """
 
     def __init__(
@@ -187,7 +188,7 @@ class RoleMachine:
         journal: Journal,
         local: LocalStore,
         *,
-        finished: Finished,
+        finished: Notify,
         role_changed: Callable[[Role, Lease | None], None] = lambda role, lease: None,
         clock: NodeClock | None = None,
     ) -> None:
@@ -258,13 +259,13 @@ class RoleMachine:
             if self._snapshot is not None:
                 await _cancel(self._snapshot)
             self._step_down()
-            if self._unapplied:
-                await asyncio.wait(self._unapplied)
+            for unapplied in self._unapplied:
+                unapplied.cancel()  # the store still answers the writes
 
     # Both roles
 
-    def _set_role(self, role: Role) -> None:
-        if role is not self.role:
+    def _set_role(self, role: Role, *, new_lease: bool = False) -> None:
+        if role is not self.role or new_lease:
             self.role = role
             log.info("node %s: %s in term %d", self._settings.node, role.value, self.term)
             self._role_changed(role, self.lease)
@@ -320,16 +321,16 @@ class RoleMachine:
         self._timestamp = entry.timestamp = max(self._timestamp, entry.timestamp)
         entry.term = self.term
         self._journal_bytes += size
-        done = asyncio.ensure_future(self._local.apply(sequence, entry, self._return if answers else None))
+        done = asyncio.ensure_future(self._local.apply(sequence, entry, self._answer if answers else None))
+        done.add_done_callback(_handled)
         self._unapplied.append(done)
-        done.add_done_callback(lambda done: self._check_applied(done, entry.writes if answers else []))
 
-    def _check_applied(self, done: asyncio.Future[None], writes: list[Write]) -> None:
-        """Fails the writes of an entry that could not be applied."""
-        error = None if done.cancelled() else done.exception()
-        if done.cancelled() or error is not None:
-            reason = error or "it was stopped"
-            self._fail(writes, InDoubt(f"the write is replicated, but this node could not apply it: {reason}"))
+    def _answer(self, writes: list[Write], error: BaseException | None) -> None:
+        """Returns the writes of an entry of this node."""
+        if error is None:
+            self._return(writes)
+        else:
+            self._fail(writes, InDoubt(f"the write is replicated, but this node could not apply it: {error}"))
 
     def _return(self, writes: list[Write]) -> None:
         for write in writes:
@@ -384,8 +385,7 @@ class RoleMachine:
                             await self._applied(0)
                             return claims[read.payload]
                         claims.clear()
-                        self._set_role(Role.FOLLOWER)
-                        self._role_changed(self.role, self.lease)
+                        self._set_role(Role.FOLLOWER, new_lease=True)
                     await self._applied(MAX_UNAPPLIED_BY_FOLLOWER)
             except Truncated as error:
                 if not await self._load_snapshot(error.first):
@@ -709,8 +709,14 @@ async def _cancel(task: asyncio.Future[Any]) -> None:
     if not task.done():
         task.cancel()
         await asyncio.wait([task])
-    elif not task.cancelled():
-        task.exception()  # it is handled, or nothing depends on it
+    else:
+        _handled(task)
+
+
+def _handled(task: asyncio.Future[Any]) -> None:
+    """Takes the error of a task, which asyncio would log: it is handled, or nothing depends on it."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _node_of(entry: Entry) -> str:

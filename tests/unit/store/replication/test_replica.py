@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 
 from omq._core import blocks
@@ -297,3 +298,44 @@ def test_a_node_starts_without_the_journal(cluster: Cluster) -> None:
     opened.try_(write)  # of no known topic: it is local
     assert write.error is not None
     opened.log.close()
+
+
+def test_a_leader_without_space_leaves_the_lease_to_another_node(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.start("a", "b")
+    leader = cluster.leader()
+    topic = make_topic(leader)
+
+    def fail(*given: Any) -> None:
+        raise lmdb.MapFullError("no space")
+
+    writer = leader.store._local.store._entry_writer
+    monkeypatch.setattr(writer, "_try", fail)
+    monkeypatch.setattr(writer.environment, "grow", fail)
+    stuck = Append(topic, RECORD, 1, b"p", 1)
+    leader.store.submit(stuck)
+    until(lambda: any(node.store.is_leader_now() for node in cluster.nodes.values() if node is not leader))
+    assert "no space" in leader.store.trouble
+    assert not stuck.done
+    other = cluster.leader()
+    again = other.opened.do(Append(topic, RECORD, 1, b"p", 1))
+    assert (again.duplicate, again.first) == (True, 1)  # it was replicated
+    cluster.stop(leader)  # it does not wait for space
+    assert isinstance(stuck.error, InDoubt)
+
+
+def test_a_node_that_was_away_loads_a_snapshot(cluster: Cluster) -> None:
+    cluster.start("a", "b", snapshot_bytes=1500, lease=3.0)
+    leader = cluster.leader()
+    (follower,) = [node for node in cluster.nodes.values() if node is not leader]
+    topic = make_topic(leader)
+    follower.opened.grown.clear()
+    follower.journal.faults.part()
+    while cluster.journal.servers.first <= follower.position:
+        leader.opened.do(Append(topic, RECORD, 1))
+    leader.opened.do(Append(topic, RECORD, 1))
+    follower.journal.faults.heal()
+    cluster.check_equal()
+    assert follower.records(topic) == leader.records(topic)
+    assert follower.opened.grown[topic] == leader.store.topic(topic).last

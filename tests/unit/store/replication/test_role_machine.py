@@ -43,9 +43,11 @@ class PickyStore(ModelStore):
         if isinstance(write.context, StoreError):
             raise write.context
 
-    def apply(self, sequence: int, entry: Entry, finished: Any = None) -> Any:
+    def apply(self, sequence: int, entry: Entry, applied: Any = None) -> Any:
         if self.failure is None:
-            return super().apply(sequence, entry, finished)
+            return super().apply(sequence, entry, applied)
+        if applied is not None:
+            applied(entry.writes, self.failure)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         done.set_exception(self.failure)
         return done
