@@ -183,7 +183,7 @@ class Node:
     def __init__(self, cluster: Cluster, name: str, rate: float) -> None:
         self.cluster = cluster
         self.name = name
-        self.store = ModelStore(cluster.case.apply_s)
+        self.store = ModelStore(cluster.case.apply_s if name == cluster.case.nodes[-1] else LATENCY_S)
         self.machine: RoleMachine | None = None
         self.journal: NodeJournal
         self.paused = False
@@ -252,7 +252,7 @@ class Case:
         outcomes: Whether appends may have unusual outcomes.
         slow: Whether messages may take long.
         events: Whether events may happen.
-        apply_s: The seconds in which a store applies an entry.
+        apply_s: The seconds in which the store of the last node applies an entry.
         snapshot_bytes: The bytes of entries after which the leader makes a snapshot; 0: never.
     """
 

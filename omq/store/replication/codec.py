@@ -1,6 +1,7 @@
 """The bytes of the entries of the journal.
 
-An entry begins with a head: version, kind, term, timestamp, and the checksum of the other fields and of what follows.
+An entry begins with a head: version, kind, term, timestamp, that of the entry before, and the checksum of these fields
+and of what follows.
 Each write is its tag, its numbers and the sizes of its other fields as one struct, and then these fields.
 """
 
@@ -44,8 +45,8 @@ VERSION: Final = 1
 MAX_PRODUCER_BYTES: Final = 96
 MAX_TIMESTAMP: Final = 2**53 - 1  # in the year 2255; not all that is made of it can be much later
 MAX_KEY_NAME_BYTES: Final = 510  # of a stage or commit: LMDB's keys have 511 bytes, and a letter comes first
-#: The head of an entry: version, kind, term, timestamp, checksum. The checksum covers the rest of the head too.
-_HEAD: Final = struct.Struct(">BBQQ")
+#: The head of an entry: version, kind, term, timestamp, that of the entry before. A checksum follows, of the head too.
+_HEAD: Final = struct.Struct(">BBQQQ")
 _SUM: Final = struct.Struct(">I")
 _START: Final = _HEAD.size + _SUM.size
 _LEASE: Final = struct.Struct(">QII")
@@ -88,6 +89,8 @@ class Entry:
         timestamp: The time in microseconds since 1970, which is the clock of the stores that apply it.
         writes: The writes, in order; empty in a lease.
         lease: The lease; `None` in an entry of writes.
+        previous: The timestamp of the entry before it; 0 if its node has not read that. A node whose last entry has
+            another timestamp has applied another journal.
     """
 
     kind: Kind
@@ -95,6 +98,7 @@ class Entry:
     timestamp: int
     writes: list[Write] = field(default_factory=list)
     lease: Lease | None = None
+    previous: int = 0
 
 
 class _Field(NamedTuple):
@@ -304,7 +308,7 @@ def encode(entry: Entry) -> bytes:
         except (KeyError, ValueError, TypeError, RecursionError, struct.error) as error:
             reason = "this type is not replicated" if isinstance(error, KeyError) else error
             raise StoreError(f"a {type(write).__name__} cannot be part of an entry: {reason}") from None
-    out[0] = _HEAD.pack(VERSION, entry.kind, entry.term, entry.timestamp)
+    out[0] = _HEAD.pack(VERSION, entry.kind, entry.term, entry.timestamp, entry.previous)
     out[1] = _SUM.pack(_checksum(out[0], out[2:]))
     return b"".join(out)
 
@@ -317,14 +321,14 @@ def decode(payload: bytes | memoryview) -> Entry:
     """
     data = memoryview(payload)
     try:
-        version, kind, term, timestamp = _HEAD.unpack_from(data)
+        version, kind, term, timestamp, previous = _HEAD.unpack_from(data)
         if version != VERSION:
             raise ValueError(f"version {version}, expected {VERSION}: another omq may have written it")
         if _SUM.unpack_from(data, _HEAD.size) != (_checksum(data[: _HEAD.size], (data[_START:],)),):
             raise ValueError("its checksum is wrong")
         if timestamp > MAX_TIMESTAMP:
             raise ValueError(f"its timestamp {timestamp} is above {MAX_TIMESTAMP}")
-        entry = Entry(Kind(kind), term, timestamp)
+        entry = Entry(Kind(kind), term, timestamp, previous=previous)
         if entry.kind is Kind.LEASE:
             entry.lease = _decode_lease(data)
             return entry

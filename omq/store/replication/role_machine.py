@@ -37,6 +37,11 @@ MAX_UNAPPLIED_BY_FOLLOWER: Final = 64
 RETRY_DELAY_S: Final = 0.05
 MAX_RETRY_DELAY_S: Final = 1.0
 
+REPLACED: Final = (
+    "its servers have lost entries, or the journal was replaced. If the other nodes agree with the journal, move the "
+    "directory of this node away, so that it loads a snapshot"
+)
+
 _T = TypeVar("_T")
 #: Takes the writes of an entry once it is applied, or with the error for which it is not.
 Applied = Callable[[list[Write], BaseException | None], None]
@@ -293,6 +298,11 @@ class RoleMachine:
             entry, self._proposal = proposal.entry, None
         else:
             entry = decode(read.payload)
+        if entry.previous not in (0, self._timestamp):
+            raise StoreFailed(
+                f"the entry {read.sequence} of the journal follows another one than {self.position}, which this node "
+                f"has applied: {REPLACED}"
+            )
         begins = False
         if entry.kind is Kind.LEASE:
             if entry.term > self.term:
@@ -353,12 +363,29 @@ class RoleMachine:
             first.result()
             self._unapplied.popleft()
 
-    def _lease_entry(self, term: int, duration: float) -> Entry:
-        lease = Lease(self._settings.node, self._settings.endpoints, int(duration * 1e6))
-        return Entry(Kind.LEASE, term, self._now_us(), lease=lease)
+    def _lease_entry(self, term: int, duration: float, *, follows: bool = True) -> Entry:
+        """Returns the entry of a lease.
 
-    def _now_us(self) -> int:
-        return max(wall(), self._timestamp)
+        Args:
+            term: The term.
+            duration: The seconds.
+            follows: This node has read all entries before it.
+        """
+        lease = Lease(self._settings.node, self._settings.endpoints, int(duration * 1e6))
+        previous = self._timestamp if follows else 0
+        return Entry(Kind.LEASE, term, self._next_timestamp(), lease=lease, previous=previous)
+
+    def _next_timestamp(self) -> int:
+        return max(wall(), self._timestamp + 1)
+
+    def _check_end(self, last: int) -> int:
+        """Returns the last sequence of the journal; raises `StoreFailed` if this node has applied more."""
+        if last < self.position:
+            raise StoreFailed(
+                f"the journal ends with the entry {last}, and this node has applied the entry {self.position}: "
+                f"{REPLACED}"
+            )
+        return last
 
     # The follower
 
@@ -370,6 +397,8 @@ class RoleMachine:
         while True:
             entries = _EntryReader(self._journal.read(self.position), self._clock)
             try:
+                last = await self._call(self._journal.last(), self._clock.now() + self._settings.lease)
+                self._timer.learn(self._check_end(last), self._clock.now())
                 while True:
                     read = await entries.next(self._claim_at())
                     if read is None:
@@ -390,8 +419,8 @@ class RoleMachine:
             except Truncated as error:
                 if not await self._load_snapshot(error.first):
                     await self._pause(delay)
-            except JournalUnavailable as error:
-                self._report(str(error))
+            except (JournalUnavailable, _LeaseOver) as error:
+                self._report(str(error) or "the journal does not answer")
                 await self._pause(delay)
             finally:
                 await entries.close()
@@ -408,16 +437,17 @@ class RoleMachine:
         """Appends a lease of this node, unless the journal has another entry meanwhile."""
         self._set_role(Role.CANDIDATE)
         settings, timer, now = self._settings, self._timer, self._clock.now()
-        payload = encode(self._lease_entry(self.term + 1, settings.lease))
+        follows = timer.base == self.position
+        payload = encode(self._lease_entry(self.term + 1, settings.lease, follows=follows))
         claims[payload] = now
         timer.claimed(now, settings.lease)
         until = now + settings.lease
         try:
             last = await self._call(self._journal.append(payload, timer.base), until)
-        except Fenced as error:
+        except Fenced:
             del claims[payload]
             try:
-                last = error.last or await self._call(self._journal.last(), until)
+                last = self._check_end(await self._call(self._journal.last(), until))
             except (JournalUnavailable, _LeaseOver):
                 return
         except (JournalUnavailable, _LeaseOver) as error:
@@ -506,7 +536,7 @@ class RoleMachine:
 
     async def _gather(self) -> Entry | None:
         """Returns an entry of queued writes; `None` if they have failed."""
-        entry = Entry(Kind.WRITES, self.term, self._now_us())
+        entry = Entry(Kind.WRITES, self.term, self._next_timestamp())
         size = 0
         while self._queue and size < ENTRY_BYTES and len(entry.writes) < MAX_ENTRY_WRITES:
             write = self._queue[0]
@@ -533,25 +563,27 @@ class RoleMachine:
             _LeaseOver: The lease is over, and it is not known whether the entry is in the journal.
             _Superseded: Another node has the lease, and the entry is not in the journal.
         """
-        try:
-            payload = encode(entry)
-        except StoreError as error:
-            self._drop_invalid(entry, error)
-            return
-        proposal = self._proposal = _Proposal(entry, payload)
-        while self._proposal is proposal:
+        sequence = 0
+        while not sequence:
+            entry.previous, entry.timestamp = self._timestamp, self._next_timestamp()
+            try:
+                payload = encode(entry)
+            except StoreError as error:
+                self._drop_invalid(entry, error)
+                return
+            proposal = self._proposal = _Proposal(entry, payload, in_doubt=True)
             sent = self._clock.now()
             try:
-                proposal.in_doubt = True
                 sequence = await self._call(self._journal.append(payload, self.position), self._held.end)
             except (Fenced, JournalUnavailable) as error:
                 proposal.in_doubt = isinstance(error, JournalUnavailable)
                 await self._resolve()
-            else:
-                self._proposal = None
-                self._timer.learn(sequence, self._clock.now())
-                self._apply(sequence, entry, len(payload), answers=True)
-                self._held.renew(sent)
+                if self._proposal is None:
+                    return  # it was read
+        self._proposal = None
+        self._timer.learn(sequence, self._clock.now())
+        self._apply(sequence, entry, len(payload), answers=True)
+        self._held.renew(sent)
 
     async def _resign(self) -> None:
         """Ends the lease, and lets another node claim it at once."""
@@ -568,10 +600,10 @@ class RoleMachine:
         A lease is appended first: with it the journal has an entry in the place that the entry in flight expected, and
         that one cannot be stored later any more.
         """
-        payload = encode(self._lease_entry(self.term, self._held.duration))
+        payload = encode(self._lease_entry(self.term, self._held.duration, follows=False))
         while True:
             try:
-                last = await self._call(self._journal.last(), self._held.end)
+                last = self._check_end(await self._call(self._journal.last(), self._held.end))
                 sent = self._clock.now()
                 sequence = await self._call(self._journal.append(payload, last), self._held.end)
                 await self._read_to(sequence)

@@ -96,6 +96,7 @@ ENTRIES = st.builds(
     U64,
     TIME,
     lease=st.builds(Lease, TEXT, st.lists(TEXT, max_size=4).map(tuple), U64),
+    previous=U64,
 )
 
 
@@ -107,7 +108,8 @@ def fields(write: Write) -> tuple[Any, ...]:
 
 
 def as_value(entry: Entry) -> tuple[Any, ...]:
-    return entry.kind, entry.term, entry.timestamp, [fields(write) for write in entry.writes], entry.lease
+    writes = [fields(write) for write in entry.writes]
+    return entry.kind, entry.term, entry.timestamp, entry.previous, writes, entry.lease
 
 
 def decoded(payload: bytes) -> Entry | None:
@@ -119,7 +121,7 @@ def decoded(payload: bytes) -> Entry | None:
 
 def sealed(payload: bytes) -> bytes:
     """Returns a payload with the checksum that it should have."""
-    return payload[:18] + struct.pack(">I", crc32c(payload[22:], crc32c(payload[:18]))) + payload[22:]
+    return payload[:26] + struct.pack(">I", crc32c(payload[30:], crc32c(payload[:26]))) + payload[30:]
 
 
 def test_every_write_of_the_interface_has_a_layout() -> None:

@@ -181,6 +181,46 @@ def test_writes_of_an_older_term_stop_the_node() -> None:
     run(test)
 
 
+def test_a_leader_stops_if_the_journal_has_lost_entries() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        await node.leads()
+        await node.write("x")
+        del servers.chunks[-1]
+        (write,) = await node.write("y")
+        assert isinstance(write.error, NotLeader)
+        with pytest.raises(StoreFailed, match="this node has applied the entry"):
+            await node.task
+        assert servers.last == 1  # it has not filled the gap
+
+    run(test)
+
+
+def test_a_node_stops_if_the_journal_has_other_entries_than_it_has_applied() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        first, second = Node(servers, "a"), Node(servers, "b")
+        await until(lambda: first.machine.is_leader_now() or second.machine.is_leader_now())
+        leader, follower = (first, second) if first.machine.is_leader_now() else (second, first)
+        await leader.write("x")
+        await until(lambda: bool(follower.store.records))
+        follower.task.cancel()
+        leader.task.cancel()
+        await asyncio.wait([leader.task, follower.task])
+        del servers.chunks[-1]  # a power failure of all servers, which have not synced it
+        lagging = Node(servers, "c")
+        await lagging.leads()
+        await lagging.write("y", "z")
+        behind = RoleMachine(
+            ReplicaSettings("b", (), LEASE_S), servers.node(), follower.store, finished=print, clock=LoopClock()
+        )
+        await lagging.write("w")
+        with pytest.raises(StoreFailed, match="follows another one than"):
+            await behind.run()
+        assert follower.store.records == ["x"]
+
+    run(test)
+
+
 def test_a_leader_that_ends_hands_over_at_once() -> None:
     async def test(servers: MemoryJournal) -> None:
         first = Node(servers, "a")
