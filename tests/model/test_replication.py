@@ -215,7 +215,7 @@ def walk_until_broken(machine: type[RoleMachine]) -> None:
 
 MUTATIONS = {
     CountsFromTheAck: "lead at the same time",
-    ClaimsAtTheEnd: "lead at the same time",
+    ClaimsAtTheEnd: "lead at the same time|follows another one",
     ClaimsAtOnce: "lead at the same time",
     AnswersAfterItsLease: "lead at the same time",
     AppendsAgain: "different orders|follows another one",

@@ -75,7 +75,7 @@ class MemoryJournal:
         if expected != self.last:
             raise Fenced(f"the journal has the last sequence {self.last}, expected {expected}", self.last)
         self.chunks.append(chunk)
-        if not chunk.more:
+        if not chunk.more and chunk.data:
             self.appended.append(JournalEntry(self.last, self._assemble(len(self.chunks) - 1)))
         self._notify()
         return self.last
@@ -88,13 +88,20 @@ class MemoryJournal:
         self._notify()
 
     def entry_after(self, after: int) -> JournalEntry | None:
-        """Returns the first finished entry after a sequence. Raises `Truncated`."""
+        """Returns the first entry after a sequence, an empty one for a sequence without one. Raises `Truncated`."""
         if after + 1 < self.first:
             raise Truncated(f"the journal begins at {self.first}", self.first)
         for index in range(after + 1 - self.first, len(self.chunks)):
-            if not self.chunks[index].more:  # the fence keeps the chunks of an append together
+            chunk = self.chunks[index]
+            if not chunk.more:  # the fence keeps the chunks of an append together
                 return JournalEntry(self.first + index, self._assemble(index))
+            if index + 1 < len(self.chunks) and self.chunks[index + 1].run != chunk.run:
+                return JournalEntry(self.first + index, b"")  # interrupted
         return None
+
+    def has_entry_after(self, after: int) -> bool:
+        """Returns whether the journal has a finished entry after a sequence."""
+        return any(not chunk.more and chunk.data for chunk in self.chunks[max(after + 1 - self.first, 0) :])
 
     async def changed(self) -> None:
         """Waits for the next change."""
@@ -159,22 +166,28 @@ class NodeJournal:
 
     async def append(self, payload: bytes, expected: int) -> int:
         outcome = self.faults.outcome()
-        delivery = asyncio.ensure_future(self._deliver(payload, expected, outcome))
+        waiting = [True]
+        delivery = asyncio.ensure_future(self._deliver(payload, expected, outcome, waiting))
         self._deliveries.add(delivery)  # it stays on its way when the caller has stopped waiting
         delivery.add_done_callback(self._delivered)
-        done, _ = await asyncio.wait([delivery], timeout=self.faults.timeout)
+        try:
+            done, _ = await asyncio.wait([delivery], timeout=self.faults.timeout)
+        finally:
+            waiting.clear()
         if not done or outcome:
             await self._no_answer(bool(done))
         await self._answer()
         return delivery.result()
 
-    async def _deliver(self, payload: bytes, expected: int, outcome: str) -> int:
+    async def _deliver(self, payload: bytes, expected: int, outcome: str, waiting: list[bool]) -> int:
         await self._travel()
         if outcome == ARRIVES_LATE:
             await asyncio.sleep(self.faults.timeout * self.late)
         if outcome == REQUEST_LOST or not self.faults.requests_pass:
             raise JournalUnavailable("the request is lost")
         chunks = self.servers.cut(payload)
+        if waiting and not self.servers.has_entry_after(expected):
+            expected = max(expected, self.servers.last)  # as a caller that waits appends again
         for chunk in chunks[:-1] if outcome == TORN else chunks:
             expected = self.servers.store(chunk, expected)
             if chunk.more:
@@ -205,7 +218,8 @@ class NodeJournal:
 
     async def last(self) -> int:
         await self._request()
-        last = self.servers.last
+        (mark,) = self.servers.cut(b"")
+        last = self.servers.store(mark, self.servers.last)
         await self._answer()
         return last
 

@@ -89,8 +89,8 @@ class Entry:
         timestamp: The time in microseconds since 1970, which is the clock of the stores that apply it.
         writes: The writes, in order; empty in a lease.
         lease: The lease; `None` in an entry of writes.
-        previous: The timestamp of the entry before it; 0 if its node has not read that. A node whose last entry has
-            another timestamp has applied another journal.
+        previous: The timestamp of the entry before it; 0 for the first. A node whose last entry has another timestamp
+            has applied another journal.
     """
 
     kind: Kind

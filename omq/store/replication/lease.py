@@ -50,9 +50,8 @@ class HeldLease:
 class ElectionTimer:
     """The time at which a node may claim the lease.
 
-    Nothing was appended after `base` before `since`, as far as the node knows. A claim expects that `base` is the last
-    sequence of the journal: if it gets its place, nothing was appended until then, and the lease of the last leader is
-    over.
+    The node knows since `since` that `base` has been appended. A claim expects that no entry follows `base`. So if it
+    is stored, no entry was appended between, and the lease of the last leader is over.
 
     Args:
         base: The last sequence that the node has applied when it starts.
@@ -81,7 +80,7 @@ class ElectionTimer:
         self._next_claim = now
 
     def claimed(self, now: float, duration: float) -> None:
-        """Delays the next claim. A node that can write the journal, but not read it, leaves more and more time."""
+        """Delays the next claim, more and more until an entry is read."""
         self._next_claim = now + duration * RETRY_RATIO * min(2**self._failures, MAX_RETRY_FACTOR)
         self._failures += 1
 

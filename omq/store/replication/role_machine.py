@@ -287,34 +287,31 @@ class RoleMachine:
             await _cancel(task)
 
     def _absorb(self, read: JournalEntry) -> bool:
-        """Begins to apply an entry that was read; returns whether it begins a term.
-
-        A lease is void if its term is not later than that of an entry before it, and it does not renew the lease of
-        that term: a node that had not read everything has appended it.
-        """
+        """Begins to apply an entry that was read; returns whether it begins a term."""
+        if not read.payload:
+            self.position = read.sequence
+            return False
+        self._timer.received(read.sequence, self._clock.now())
         proposal = self._proposal
         own = proposal is not None and proposal.payload == read.payload
         if proposal is not None and own:
             entry, self._proposal = proposal.entry, None
         else:
             entry = decode(read.payload)
-        if entry.previous not in (0, self._timestamp):
+        if entry.previous != self._timestamp:
             raise StoreFailed(
                 f"the entry {read.sequence} of the journal follows another one than {self.position}, which this node "
                 f"has applied: {REPLACED}"
             )
-        begins = False
-        if entry.kind is Kind.LEASE:
-            if entry.term > self.term:
-                begins = True
-                self.term, self.lease = entry.term, entry.lease
-            elif entry.term == self.term and (self.lease is None or self.lease.node == _node_of(entry)):
-                self.lease = entry.lease
-        elif entry.term != self.term:
+        is_lease, lease = entry.kind is Kind.LEASE, self.lease
+        begins = is_lease and entry.term > self.term
+        if not begins and (entry.term != self.term or (is_lease and lease and lease.node != _node_of(entry))):
             raise StoreFailed(
-                f"the entry {read.sequence} of the journal has the term {entry.term}, and the lease before it the term "
-                f"{self.term}: another program has written to the journal"
+                f"the entry {read.sequence} of the journal has the term {entry.term}, and an earlier one has begun the "
+                f"term {self.term}: another program has written to the journal"
             )
+        if is_lease:
+            self.term, self.lease = entry.term, entry.lease
         self._apply(read.sequence, entry, len(read.payload), answers=own)
         return begins
 
@@ -363,24 +360,16 @@ class RoleMachine:
             first.result()
             self._unapplied.popleft()
 
-    def _lease_entry(self, term: int, duration: float, *, follows: bool = True) -> Entry:
-        """Returns the entry of a lease.
-
-        Args:
-            term: The term.
-            duration: The seconds.
-            follows: This node has read all entries before it.
-        """
+    def _lease_entry(self, term: int, duration: float) -> Entry:
         lease = Lease(self._settings.node, self._settings.endpoints, int(duration * 1e6))
-        previous = self._timestamp if follows else 0
-        return Entry(Kind.LEASE, term, self._next_timestamp(), lease=lease, previous=previous)
+        return Entry(Kind.LEASE, term, self._next_timestamp(), lease=lease, previous=self._timestamp)
 
     def _next_timestamp(self) -> int:
         return max(wall(), self._timestamp + 1)
 
     def _check_end(self, last: int) -> int:
-        """Returns the last sequence of the journal; raises `StoreFailed` if this node has applied more."""
-        if last < self.position:
+        """Returns a result of `Journal.last`; raises `StoreFailed` unless it is above what this node has applied."""
+        if last <= self.position:
             raise StoreFailed(
                 f"the journal ends with the entry {last}, and this node has applied the entry {self.position}: "
                 f"{REPLACED}"
@@ -397,8 +386,7 @@ class RoleMachine:
         while True:
             entries = _EntryReader(self._journal.read(self.position), self._clock)
             try:
-                last = await self._call(self._journal.last(), self._clock.now() + self._settings.lease)
-                self._timer.learn(self._check_end(last), self._clock.now())
+                self._check_end(await self._call(self._journal.last(), self._clock.now() + self._settings.lease))
                 while True:
                     read = await entries.next(self._claim_at())
                     if read is None:
@@ -407,7 +395,6 @@ class RoleMachine:
                             await self._claim(claims)
                         continue
                     delay, self.trouble = RETRY_DELAY_S, ""
-                    self._timer.received(read.sequence, self._clock.now())
                     if self._absorb(read):
                         if read.payload in claims:
                             self._own_term = self.term
@@ -428,17 +415,21 @@ class RoleMachine:
 
     def _claim_at(self) -> float:
         """Returns the time at which this node claims the lease, if no entry arrives before."""
-        if self._own_term == self.term and self._timer.base == self.position:
+        if self.position < self._timer.base:
+            return float("inf")  # there are entries that it has not read
+        if self._own_term == self.term:
             return self._timer.due(0)  # the lease in force was its own, so no other node answers
         lease = self.lease
         return self._timer.due(self._settings.lease if lease is None else lease.duration_us / 1e6)
 
     async def _claim(self, claims: dict[bytes, float]) -> None:
-        """Appends a lease of this node, unless the journal has another entry meanwhile."""
+        """Appends a lease of this node, unless the journal has another entry meanwhile.
+
+        This node has read all entries up to `ElectionTimer.base`, so no other one has begun the term.
+        """
         self._set_role(Role.CANDIDATE)
         settings, timer, now = self._settings, self._timer, self._clock.now()
-        follows = timer.base == self.position
-        payload = encode(self._lease_entry(self.term + 1, settings.lease, follows=follows))
+        payload = encode(self._lease_entry(self.term + 1, settings.lease))
         claims[payload] = now
         timer.claimed(now, settings.lease)
         until = now + settings.lease
@@ -579,6 +570,7 @@ class RoleMachine:
                 proposal.in_doubt = isinstance(error, JournalUnavailable)
                 await self._resolve()
                 if self._proposal is None:
+                    self._held.renew(sent)
                     return  # it was read
         self._proposal = None
         self._timer.learn(sequence, self._clock.now())
@@ -597,18 +589,11 @@ class RoleMachine:
     async def _resolve(self) -> None:
         """Reads the journal up to its end, so that it is known whether the entry in flight is there.
 
-        A lease is appended first: with it the journal has an entry in the place that the entry in flight expected, and
-        that one cannot be stored later any more.
+        `Journal.last` takes a sequence. So an entry that expected an earlier one cannot be stored later any more.
         """
-        payload = encode(self._lease_entry(self.term, self._held.duration, follows=False))
         while True:
             try:
-                last = self._check_end(await self._call(self._journal.last(), self._held.end))
-                sent = self._clock.now()
-                sequence = await self._call(self._journal.append(payload, last), self._held.end)
-                await self._read_to(sequence)
-            except Fenced:
-                continue
+                await self._read_to(self._check_end(await self._call(self._journal.last(), self._held.end)))
             except JournalUnavailable as error:
                 self._report(str(error))
                 await self._pause(RETRY_DELAY_S)
@@ -619,7 +604,6 @@ class RoleMachine:
         self.trouble = ""
         if self._proposal is not None:
             self._proposal.in_doubt = False
-        self._held.renew(sent)
 
     async def _read_to(self, sequence: int) -> None:
         """Applies the entries up to this one."""
@@ -629,7 +613,6 @@ class RoleMachine:
                 read = await entries.next(self._held.end)
                 if read is None:
                     raise _LeaseOver
-                self._timer.received(read.sequence, self._clock.now())
                 if self._absorb(read):
                     if self._proposal is not None:
                         self._proposal.in_doubt = False  # another entry has its place
