@@ -105,6 +105,12 @@ def test_faults_by_chance() -> None:
     assert max(led) > 2
 
 
+@pytest.mark.parametrize("seed", [4080, 4247])
+def test_a_claim_after_truncated_entries_is_fenced(seed: int) -> None:
+    cluster = walk(seed)
+    assert cluster.journal.first > 1
+
+
 def test_snapshots_by_chance() -> None:
     found = [walk(seed) for seed in range(0, 140, 7)]
     assert sum(cluster.journal.first > 1 for cluster in found) > 10  # the leader has truncated the journal

@@ -100,7 +100,9 @@ class MemoryJournal:
         return None
 
     def has_entry_after(self, after: int) -> bool:
-        """Returns whether the journal has a finished entry after a sequence."""
+        """Returns whether the journal has, or had, a finished entry after a sequence."""
+        if after + 1 < self.first:
+            return True  # it may have been truncated
         return any(not chunk.more and chunk.data for chunk in self.chunks[max(after + 1 - self.first, 0) :])
 
     async def changed(self) -> None:

@@ -1,0 +1,67 @@
+"""Replicated stores on servers of NATS: what the leader answers, its followers, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from omq._core import blocks
+from omq.store.errors import NotLeader
+from omq.store.interface import Append, MakeTopic
+from omq.store.replication.nats_connection import NatsOptions
+from omq.store.replication.nats_journal import NatsJournal
+from omq.store.replication.replica import ReplicatedStore
+from omq.store.replication.role_machine import ReplicaSettings
+from tests.support.nats_servers import NatsServers
+from tests.support.open_store import Opened
+from tests.support.replicas import dump
+from tests.support.waits import until
+from tests.system.replication.nats_journals import opened
+
+pytestmark = [pytest.mark.xdist_group("nats")]
+
+RECORD = blocks.encode([b"x"])
+LEASE_S = 2.0
+
+
+def start(servers: NatsServers, directory: Path, name: str) -> Opened:
+    async def connect() -> NatsJournal:
+        return await NatsJournal.connect(NatsOptions(servers=servers.urls), "store", sync_always=True)
+
+    settings = ReplicaSettings(name, (f"tcp://{name}",), LEASE_S, snapshot_bytes=0)
+    return Opened(lambda **calls: ReplicatedStore(directory / name, connect, settings, servers_sync=True, **calls))
+
+
+async def create(servers: NatsServers) -> None:
+    async with opened(servers, "store", sync_always=True):
+        pass
+
+
+def test_nodes_have_the_same_state_and_hand_over(servers: NatsServers, tmp_path: Path) -> None:
+    asyncio.run(create(servers))
+    nodes = [start(servers, tmp_path, name) for name in "ab"]
+    try:
+        until(lambda: any(node.log.is_leader_now() for node in nodes))
+        leader, follower = sorted(nodes, key=lambda node: not node.log.is_leader_now())
+        topic = leader.do(MakeTopic("t", "broadcast", "strong")).topic_id
+        writes = [Append(topic, RECORD, 1, b"p", sequence) for sequence in range(1, 2001)]
+        leader.log.submit_many(writes)
+        until(lambda: all(write.done for write in writes))
+        assert [write.first for write in writes] == list(range(1, 2001))
+        follower.wait_grown(topic, 2000)
+        states = [dump(node.log._local.store) for node in nodes]
+        for state in states:
+            state.pop(b"a", None)  # the position: a node may stand at another renewal of the lease
+        assert states[0] == states[1]
+        with pytest.raises(NotLeader):
+            follower.do(Append(topic, RECORD, 1))
+        leader.log.close()
+        until(follower.log.is_leader_now, bound=LEASE_S)
+        repeated = follower.do(Append(topic, RECORD, 1, b"p", 2000))
+        assert (repeated.duplicate, repeated.first) == (True, 2000)
+        assert follower.do(Append(topic, RECORD, 1, b"p", 2001)).first == 2001
+    finally:
+        for node in nodes:
+            node.log.close()
