@@ -37,13 +37,12 @@ def walk(seed: int, machine: type[RoleMachine] = RoleMachine) -> Cluster:
     return cluster
 
 
-def explore(case: Case, most: int, step: int = 1) -> int:
+def explore(case: Case, most: int) -> int:
     """Runs a case with every choice of a number of deviations; returns the number of runs.
 
     Args:
         case: The case.
         most: The highest number of deviations.
-        step: The distance of the second deviations that are tried; 1: all.
     """
     waiting: list[dict[int, int]] = [{}]
     runs = 0
@@ -58,12 +57,11 @@ def explore(case: Case, most: int, step: int = 1) -> int:
             raise Broken(f"{broken}, after {taken}") from None
         if len(deviations) < most:
             begin = max(deviations, default=-1) + 1
-            further = [
+            waiting += [
                 {**deviations, index: option}
                 for index in range(begin, len(chooser.trace))
                 for option in range(1, chooser.trace[index][0])
             ]
-            waiting += further[:: step if deviations else 1]
     return runs
 
 
