@@ -80,11 +80,10 @@ def test_a_run_repeats() -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        Case(nodes="ab", writes=2, rounds=4),
-        Case(nodes="abc", writes=2, rounds=3),
-        Case(nodes="ab", writes=2, rounds=0, events=False, chunk_bytes=40),
+        pytest.param(Case(nodes="ab", writes=2, rounds=4), id="two nodes"),
+        pytest.param(Case(nodes="abc", writes=2, rounds=3), id="three nodes", marks=pytest.mark.slow),
+        pytest.param(Case(nodes="ab", writes=2, rounds=0, events=False, chunk_bytes=40), id="chunks"),
     ],
-    ids=["two nodes", "three nodes", "chunks"],
 )
 def test_every_fault(case: Case) -> None:
     assert explore(case, most=1) > 20
