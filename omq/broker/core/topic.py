@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeGuard, TypeVar
 
 from omq._core import blocks
@@ -124,6 +125,21 @@ def _is_lower(bound: _Bound | None, before: _Bound | None) -> TypeGuard[_Bound]:
     return bound is not None and (before is None or bound < before)
 
 
+@dataclass(slots=True)
+class _FlushWaiter:
+    """A flush that waits for writes.
+
+    Attributes:
+        last: The number of the last of these writes.
+        done: Called with the error once all of them are answered.
+        error: The first error of any of them.
+    """
+
+    last: int
+    done: Callable[[BrokerError | None], None]
+    error: BrokerError | None = None
+
+
 class Topic:
     """One topic: its settings, its counters, and the progress of its readers that is to be stored.
 
@@ -172,9 +188,7 @@ class Topic:
         self._retrying = False
         self._saves = 0  # the number of writes of `_submit_save`
         self._unanswered: dict[Write, int] = {}  # those that are not answered, and their number
-        #: What waits for the writes up to a number.
-        self._flush_waiters: deque[tuple[int, Callable[[BrokerError | None], None]]] = deque()
-        self._flush_error: BrokerError | None = None  # reported to the waiting flushes
+        self._flush_waiters: deque[_FlushWaiter] = deque()
         # Cached statistics; `None` after a change.
         self._stats: TopicStats | None = None
         self._info: bytes | None = None
@@ -464,15 +478,16 @@ class Topic:
         self._save_error = error
         if error is not None:
             self._restore_unsaved(write)
-            self._flush_error = self._flush_error or error
         # Several writes may be in progress: a flush waits for all, and reports the first error of any. The store
         # answers those of a deleted topic in any order.
-        del self._unanswered[write]
+        number = self._unanswered.pop(write)
+        for waiter in self._flush_waiters:
+            if number <= waiter.last:
+                waiter.error = waiter.error or error
         oldest = next(iter(self._unanswered.values()), self._saves + 1)
-        while self._flush_waiters and self._flush_waiters[0][0] < oldest:
-            self._flush_waiters.popleft()[1](self._flush_error)
-        if self._saving is write or not self._flush_waiters:
-            self._flush_error = None
+        while self._flush_waiters and self._flush_waiters[0].last < oldest:
+            waiter = self._flush_waiters.popleft()
+            waiter.done(waiter.error)
         if self._saving is not write:
             return
         self._saving = None
@@ -494,7 +509,7 @@ class Topic:
         """Calls *done* once all acknowledgements and positions so far are durable, or with the error."""
         self.save()
         if self._unanswered:
-            self._flush_waiters.append((self._saves, done))
+            self._flush_waiters.append(_FlushWaiter(self._saves, done))
         else:
             done(self._save_error)
 

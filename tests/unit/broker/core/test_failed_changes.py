@@ -172,3 +172,27 @@ async def test_a_flush_waits_for_all_writes_in_whatever_order_they_are_answered(
         await until(lambda: len(answers) == 2)
         assert answers == [None, None]
         assert broker.store.store.cursors(topic.id) == {"a": 2, "b": 2}
+
+
+async def test_a_flush_reports_a_failed_write_next_to_one_that_is_answered_later(soon):
+    async with core() as broker:
+        soon(broker)
+        topic = await broker.create("t", persistence="weak")
+        await append(broker, topic, [b"a"] * 3)
+        subscriptions = [broker.subscribe(topic, "earliest", RecordingSink(), name=name) for name in ("a", "b")]
+        await topic.flushed()
+        store = broker.store.store = LateStore(broker.store.store, "a")
+        subscriptions[0].move(1)
+        await run_pending(broker)
+        with full_disk(broker):
+            subscriptions[1].move(1)
+            answers = []
+            topic.flush(answers.append)
+            await run_pending(broker)
+            assert answers == []
+            store.store.submit_many(store.waiting)
+            await until(lambda: answers)
+        assert "no space" in str(answers[0])
+        broker.store.store = store.store
+        await topic.flushed()
+        assert broker.store.store.cursors(topic.id) == {"a": 1, "b": 1}
