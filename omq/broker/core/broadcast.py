@@ -154,6 +154,7 @@ class BroadcastTopic(Topic):
         self.groups: dict[str, TopicQueue] = {}
         self._damaged_groups: dict[str, DamagedError] = {}
         self._changing: dict[str, asyncio.Future[None]] = {}  # groups that are created, moved or deleted
+        self._suspended: dict[str, TopicQueue] = {}  # groups that are being moved or deleted
         self._moving: dict[str, int] = {}  # groups that are created or moved, and to which position
         self._ready_groups: dict[TopicQueue, None] = {}  # in the order of their turns
         self._dirty_groups: dict[str, None] = {}
@@ -501,7 +502,8 @@ class BroadcastTopic(Topic):
 
     def _restore_unsaved(self, write: Write) -> None:
         if isinstance(write, Acknowledge):
-            if (group := self.groups.get(write.group)) is not None:
+            group = self.groups.get(write.group, self._suspended.get(write.group))
+            if group is not None and group.queue.generation == write.generation:
                 group.queue.take_back(write)
                 self._dirty_groups[write.group] = None
             return
@@ -743,7 +745,8 @@ class BroadcastTopic(Topic):
                 group.ended = True
                 await group.queue.close()
                 await self.flushed()
-                del self.groups[name]  # it saves nothing from here on: no earlier ack may be stored after the change
+                # It saves nothing from here on: no earlier ack may be stored after the change.
+                self._suspended[name] = self.groups.pop(name)
                 self.touch()
             yield
         except BaseException:
@@ -753,6 +756,7 @@ class BroadcastTopic(Topic):
                 group.changed()  # what was to be saved meanwhile
             raise
         finally:
+            self._suspended.pop(name, None)
             del self._changing[name]
             change.set_result(None)
             self.touch()

@@ -10,6 +10,7 @@ import pytest
 from omq._core import blocks
 from omq.broker.errors import BrokerError
 from omq.store.errors import OutOfSpace
+from omq.store.interface import Acknowledge
 from tests.support.broker_core import FailingStore, RecordingSink, append, core, run_pending, until
 
 
@@ -196,3 +197,41 @@ async def test_a_flush_reports_a_failed_write_next_to_one_that_is_answered_later
         broker.store.store = store.store
         await topic.flushed()
         assert broker.store.store.cursors(topic.id) == {"a": 1, "b": 1}
+
+
+class HoldingStore(FailingStore):
+    """A store that is given the acks of groups only at the end."""
+
+    def __init__(self, store):
+        super().__init__(store, None)
+        self.waiting = []
+
+    def submit_many(self, writes):
+        held = [write for write in writes if isinstance(write, Acknowledge)]
+        self.waiting += held
+        self.store.submit_many([write for write in writes if write not in held])
+
+    def write_at_once(self, writes, *, allow_wal=False):
+        return False
+
+
+async def test_an_ack_that_fails_while_its_group_is_moved_is_stored_if_that_fails_too(soon):
+    async with core() as broker:
+        soon(broker)
+        topic = await broker.create("t", persistence="weak")
+        await topic.make_group("g", "earliest")
+        consumer, _ = await consumed(broker, topic, 3, group="g")
+        await topic.flushed()
+        store = broker.store.store = HoldingStore(broker.store.store)
+        consumer.ack([(1, 1)])
+        consumer.end()
+        moved = asyncio.ensure_future(topic.seek_group("g", "earliest"))
+        await until(lambda: store.waiting)
+        topic.groups["g"].ack_late(2, 3)
+        with full_disk(broker):
+            store.store.submit_many(store.waiting)
+            with pytest.raises(BrokerError, match="no space"):
+                await moved
+        broker.store.store = store.store
+        await topic.flushed()
+        assert broker.store.store.ack_set(topic.id, "g").floor == 3
