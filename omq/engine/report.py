@@ -71,7 +71,8 @@ class Reporter:
     def _forget(self, found: weakref.ref[EventSink]) -> None:
         with contextlib.suppress(ValueError):
             self._monitors.remove(found)
-        self.tune()
+        with contextlib.suppress(ReferenceError):  # the collector has freed the socket with its monitor
+            self.tune()
 
     def tune(self) -> None:
         """Reports subscriptions, of which there are many, only while the reports are read."""

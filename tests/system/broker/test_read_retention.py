@@ -196,7 +196,7 @@ def test_the_metrics_and_the_activity_of_groups(command: Command, twin: Any) -> 
     until(lambda: twin.wait(client.groups("t"))[0].active > active)
     assert value(endpoints, "group_consumers", **labels) == 0
     twin.wait(client.delete_group("t", "billing"))
-    assert value(endpoints, "group_consumers", **labels) is None
+    until(lambda: value(endpoints, "group_consumers", **labels) is None)
     twin.wait(client.close())
 
 
