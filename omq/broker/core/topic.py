@@ -476,14 +476,14 @@ class Topic:
     def _on_saved(self, write: Write) -> None:
         error = None if write.error is None else broker_error(write.error)
         self._save_error = error
-        if error is not None:
-            self._restore_unsaved(write)
         # Several writes may be in progress: a flush waits for all, and reports the first error of any. The store
         # answers those of a deleted topic in any order.
         number = self._unanswered.pop(write)
-        for waiter in self._flush_waiters:
-            if number <= waiter.last:
-                waiter.error = waiter.error or error
+        if error is not None:
+            self._restore_unsaved(write)
+            for waiter in self._flush_waiters:
+                if number <= waiter.last:
+                    waiter.error = waiter.error or error
         oldest = next(iter(self._unanswered.values()), self._saves + 1)
         while self._flush_waiters and self._flush_waiters[0].last < oldest:
             waiter = self._flush_waiters.popleft()

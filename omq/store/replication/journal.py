@@ -10,7 +10,7 @@ from omq.store.errors import StoreError
 
 
 class Fenced(StoreError):
-    """Raised when another entry has the place that an append expected. Readers never get the entry of the append.
+    """Raised when another entry has the sequence that an append expected. Readers never get the entry of the append.
 
     Attributes:
         last: The last sequence of the journal; 0 if it is not known.

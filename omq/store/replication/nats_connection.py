@@ -33,6 +33,8 @@ CLOSE_TIMEOUT_S: Final = 1.0
 PING_INTERVAL_S: Final = 5
 #: Bytes of a message that its headers may take of `max_payload`.
 MAX_HEADER_BYTES: Final = 512
+#: Chunks that are sent before the first of them is acknowledged.
+WINDOW_CHUNKS: Final = 16
 
 #: Codes of JetStream's errors.
 INSUFFICIENT_RESOURCES: Final = 10023

@@ -41,7 +41,7 @@ async def consume(
     stream: str,
     after: int,
     begin: Callable[[int], Awaitable[None]],
-    behind: Callable[[int], bool] = lambda _: False,
+    lags: Callable[[int], bool] = lambda _: False,
     subject: str = "",
 ) -> AsyncGenerator[StreamMessage, None]:
     """Yields the messages of a stream in order, without an end.
@@ -51,7 +51,7 @@ async def consume(
         stream: The name of the stream.
         after: The sequence after which to begin.
         begin: Called and awaited with the sequence before each consumer is created; its errors end the iteration.
-        behind: Called with the sequence while nothing arrives; if it returns True, the server of the consumer lags,
+        lags: Called with the sequence while nothing arrives; if it returns True, the server of the consumer lags,
             and the consumer is replaced.
         subject: Only messages with this subject; empty for all.
 
@@ -63,7 +63,7 @@ async def consume(
         started = after
         try:
             await begin(after)
-            async with aclosing(_one_consumer(connection, stream, after, behind, subject)) as messages:
+            async with aclosing(_one_consumer(connection, stream, after, lags, subject)) as messages:
                 async for message in messages:
                     if message is not None:
                         after = message.sequence
@@ -88,7 +88,7 @@ async def consume(
 
 
 async def _one_consumer(
-    connection: NatsConnection, stream: str, after: int, behind: Callable[[int], bool], subject: str
+    connection: NatsConnection, stream: str, after: int, lags: Callable[[int], bool], subject: str
 ) -> AsyncGenerator[StreamMessage | None, None]:
     """Yields messages until something is missing, and None for each heartbeat."""
     name = f"omq-{uuid4().hex}"
@@ -129,7 +129,7 @@ async def _one_consumer(
                     return  # the consumer is deleted, or messages are lost
                 if stalled := headers.get("Nats-Consumer-Stalled"):
                     await connection.notify(stalled)
-                if time.monotonic() - moved > SILENCE_TIMEOUT_S and behind(after):
+                if time.monotonic() - moved > SILENCE_TIMEOUT_S and lags(after):
                     return
                 yield None
 

@@ -9,7 +9,7 @@ by the old leader and stored by the new one. Only these are certain:
 - A message that is read: its sequence never gets another one.
 
 Therefore `last` appends a message without an entry and returns its sequence, and an append that was rejected for its
-expected sequence reads which message has its place. Each message carries a random number of its append.
+expected sequence reads which message has that sequence. Each message carries the nonce of its append.
 
 JetStream has an error that a majority confirms, "wrong last msg ID", but a stream stops for good after it (2.15).
 """
@@ -42,6 +42,7 @@ from omq.store.replication.nats_connection import (
     PROBE_TIMEOUT_S,
     STREAM_NAME_IN_USE,
     STREAM_NOT_FOUND,
+    WINDOW_CHUNKS,
     WRONG_LAST_SEQUENCE,
     NatsApiError,
     NatsConnection,
@@ -56,8 +57,6 @@ from omq.store.replication.nats_snapshots import NatsSnapshots
 MAX_CHUNK_BYTES: Final = 1024 * 1024
 #: Bytes that `max_payload` of the servers must allow at least.
 MIN_CHUNK_BYTES: Final = 4096
-#: Chunks that are sent before the first of them is acknowledged.
-WINDOW_CHUNKS: Final = 16
 RETRY_DELAY_S: Final = 0.02
 #: Seconds in which the leader of a stream answers, if there is one.
 LEADER_TIMEOUT_S: Final = 0.2
@@ -69,6 +68,7 @@ _NO_ENTRY: Final = 2  # a flag: this sequence has no entry
 _EXPECTED: Final = "Nats-Expected-Last-Sequence"
 _CLUSTER: Final = "omq-cluster"
 _JOURNAL: Final = "omq-journal"
+_RESTORE: Final = "stop the brokers, and begin a new cluster with the store of the broker that was last the leader"
 _log = logging.getLogger("omq.replication")
 
 
@@ -166,16 +166,16 @@ class NatsJournal:
         """Appends an entry, and waits until a majority of the servers has it. See `Journal.append`."""
         if not payload:
             raise ValueError("payload: is empty; expected an entry")
-        numbers: set[str] = set()
+        nonces: set[str] = set()
         deadline = time.monotonic() + self._connection.options.timeout
         start = expected
         while True:
-            number = os.urandom(8).hex()
-            numbers.add(number)
+            nonce = os.urandom(8).hex()
+            nonces.add(nonce)
             try:
-                last = await self._append(self._chunks(payload, number), start)
+                last = await self._append(self._chunks(payload, nonce), start)
                 if last is None:
-                    last, start = await self._places(numbers, expected)
+                    last, start = await self._find_append(nonces, expected)
             except NoResponders as error:
                 await self._without_leader(error, deadline)
             else:
@@ -194,22 +194,22 @@ class NatsJournal:
     async def read(self, after: int) -> AsyncIterator[JournalEntry]:
         """Yields all entries after a sequence. See `Journal.read`."""
         position = after  # of the last message that was read
-        run = _Run()
+        assembler = _ChunkAssembler()
 
         async def begin(_: int) -> None:
             await self._begin(position)
 
-        def behind(_: int) -> bool:
+        def lags(_: int) -> bool:
             return self._last > position
 
         while True:
-            async with aclosing(consume(self._connection, self._stream, position, begin, behind)) as messages:
+            async with aclosing(consume(self._connection, self._stream, position, begin, lags)) as messages:
                 async for message in messages:
                     if message.sequence != position + 1:
                         break
                     position = message.sequence
                     self._last = max(self._last, position)
-                    entry = run.add(self._head(message), message.data)
+                    entry = assembler.add(self._head(message), message.data)
                     if entry is not None:
                         yield JournalEntry(position, entry)
             await self._gap(position)
@@ -359,15 +359,15 @@ class NatsJournal:
                 f"change it with `nats stream edit {self._stream}`"
             )
 
-    def _chunks(self, payload: bytes, number: str) -> list[tuple[_Head, bytes | memoryview]]:
+    def _chunks(self, payload: bytes, nonce: str) -> list[tuple[_Head, bytes | memoryview]]:
         limit = min(MAX_CHUNK_BYTES, self._connection.max_payload)
         count = max(1, -(-len(payload) // limit))
         if count == 1:
-            return [(_Head(False, False, 0, number), payload)]
+            return [(_Head(False, False, 0, nonce), payload)]
         size = -(-len(payload) // count)
         view = memoryview(payload)
         return [
-            (_Head(index < count - 1, False, index, number), view[index * size : (index + 1) * size])
+            (_Head(index < count - 1, False, index, nonce), view[index * size : (index + 1) * size])
             for index in range(count)
         ]
 
@@ -431,30 +431,30 @@ class NatsJournal:
         except JournalUnavailable:
             pass
 
-    async def _places(self, numbers: set[str], expected: int) -> tuple[int, int]:
+    async def _find_append(self, nonces: set[str], expected: int) -> tuple[int, int]:
         """Reads what is stored after a sequence.
 
         Args:
-            numbers: The numbers of an append.
+            nonces: The nonces of an append.
             expected: The last sequence that the append expected at first.
 
         Returns:
             The sequence at which its entry ends, 0 if it is not stored; and the last sequence that is known.
 
         Raises:
-            Fenced: Another entry has one of the places.
+            Fenced: Another entry has one of its sequences.
         """
         state = await self._checked()
         if state["first_seq"] > expected + 1:
             raise JournalUnavailable(f"the journal {self._stream!r} was truncated up to {state['first_seq'] - 1}")
-        run = _Run()
+        assembler = _ChunkAssembler()
         last = expected
         while (message := await self._message(last + 1)) is not None:
             last = message.sequence
             head = self._head(message)
-            if head is not None and head.number not in numbers and not head.no_entry:
+            if head is not None and head.nonce not in nonces and not head.no_entry:
                 raise Fenced(f"the journal {self._stream!r} has another entry at {last}", max(last, state["last_seq"]))
-            if run.add(head, message.data):
+            if assembler.add(head, message.data):
                 return last, last
         return 0, last
 
@@ -536,18 +536,18 @@ class _Head(NamedTuple):
     more: bool  # another chunk of the entry follows
     no_entry: bool
     chunk: int  # its index
-    number: str  # of the append
+    nonce: str  # of the append
 
     def __str__(self) -> str:
         flags = (_MORE if self.more else 0) | (_NO_ENTRY if self.no_entry else 0)
-        return f"{_VERSION}.{flags}.{self.chunk}.{self.number}"
+        return f"{_VERSION}.{flags}.{self.chunk}.{self.nonce}"
 
 
-class _Run:
+class _ChunkAssembler:
     """The chunks of one entry, as they arrive."""
 
     def __init__(self) -> None:
-        self._number = ""
+        self._nonce = ""
         self._chunks: list[bytes] = []
 
     def add(self, head: _Head | None, data: bytes) -> bytes | None:
@@ -561,21 +561,18 @@ class _Run:
         if (
             head is None
             or head.no_entry
-            or (head.chunk and (head.number, head.chunk) != (self._number, len(self._chunks)))
+            or (head.chunk and (head.nonce, head.chunk) != (self._nonce, len(self._chunks)))
         ):
             self._chunks.clear()
-            self._number = ""
+            self._nonce = ""
             return b""
         if head.chunk == 0:
             self._chunks.clear()
-        self._number = head.number
+        self._nonce = head.nonce
         self._chunks.append(data)
         if head.more:
             return None
         entry = b"".join(self._chunks) if head.chunk else self._chunks[0]
         self._chunks.clear()
-        self._number = ""
+        self._nonce = ""
         return entry
-
-
-_RESTORE: Final = "stop the brokers, and begin a new cluster with the store of the broker that was last the leader"

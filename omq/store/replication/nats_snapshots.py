@@ -24,12 +24,14 @@ from uuid import uuid4
 
 from omq.executor import in_thread
 from omq.store.errors import DamagedError, StoreError
+from omq.store.lmdb.store_directory import sync_directory
 from omq.store.replication.journal import JournalUnavailable, JournalUnusable
 from omq.store.replication.nats_connection import (
     NO_MESSAGE,
     PROBE_TIMEOUT_S,
     SEQUENCE_IN_USE,
     STREAM_NOT_FOUND,
+    WINDOW_CHUNKS,
     WRONG_LAST_SEQUENCE,
     NatsApiError,
     NatsConnection,
@@ -38,8 +40,6 @@ from omq.store.replication.nats_connection import (
 from omq.store.replication.nats_consumer import RETRY_DELAY_S, consume
 
 CHUNK_BYTES: Final = 256 * 1024
-#: Chunks that are sent before the first of them is acknowledged.
-WINDOW_CHUNKS: Final = 16
 MAX_UPLOADS: Final = 3
 _NAME: Final = "snapshot"
 _POSITION: Final = "Omq-Position"
@@ -136,7 +136,7 @@ class NatsSnapshots:
             try:
                 await self._download(newest, partial, progress)
                 partial.rename(target)
-                _sync(target.parent)
+                sync_directory(target.parent)
                 return newest.position
             except (DamagedError, JournalUnavailable):
                 now = await self._newest()
@@ -355,15 +355,7 @@ def _read_tar(reader: _ChunkReader, target: Path) -> None:
                 os.fsync(file.fileno())
     reader.finish()
     for directory in [target, *(path for path in target.rglob("*") if path.is_dir())]:
-        _sync(directory)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_directory(directory)
 
 
 def _in_loop(loop: asyncio.AbstractEventLoop, call: Any) -> Any:

@@ -615,7 +615,7 @@ class RoleMachine:
                     raise _LeaseOver
                 if self._absorb(read):
                     if self._proposal is not None:
-                        self._proposal.in_doubt = False  # another entry has its place
+                        self._proposal.in_doubt = False  # another entry has its sequence
                     raise _Superseded
         except Truncated:
             raise _Superseded from None
