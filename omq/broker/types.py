@@ -56,6 +56,9 @@ class Records:
     data: bytes
     count: int
 
+    def __repr__(self) -> str:
+        return f"<Records: {self.count} messages, {len(self.data)} bytes>"
+
 
 class Maps(NamedTuple):
     """The headers of messages, in the layout of an Apache Arrow column of maps.
@@ -75,6 +78,9 @@ class Maps(NamedTuple):
     valid: bytes | None
     nulls: int
 
+    def __repr__(self) -> str:
+        return f"<Maps: {len(self.ends) // 4 - 1} rows, {self.nulls} nulls>"
+
 
 class Texts(NamedTuple):
     """Keys, or the names or values of headers, in the layout of an Apache Arrow column of bytes.
@@ -90,6 +96,9 @@ class Texts(NamedTuple):
     data: bytes
     valid: bytes | None
     nulls: int
+
+    def __repr__(self) -> str:
+        return f"<Texts: {len(self.ends) // 4 - 1} rows, {self.nulls} nulls>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +125,9 @@ class Columns:
     size: int
     keys: Texts | None
     headers: Maps | None
+
+    def __repr__(self) -> str:
+        return f"<Columns: {self.count} messages, {self.size} bytes of bodies>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ def test_no_key_is_used_twice() -> None:
 RULES = {rule.key: rule for rule in DIFFERENCES}
 
 
+@pytest.mark.slow
 @each_value_once(key=RULES, twin=["omq", "omq.asyncio"])
 def test_a_wanted_difference_is_there(key: str, twin: str) -> None:
     rule = RULES[key]

@@ -61,11 +61,13 @@ def test_a_program_shows_what_it_shows_with_libzmq(worker: Worker, transport: st
     check(worker, transport, KINDS, examples, derandomize=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("transport", "examples"), [("tcp", 4), ("inproc", 8)])
 def test_a_program_shows_in_each_twin_what_it_shows_in_the_other(worker: Worker, transport: str, examples: int) -> None:
     check(worker, transport, TWINS_KINDS, examples, derandomize=True)
 
 
+@pytest.mark.slow
 def test_a_stream_shows_what_it_shows_with_libzmq(worker: Worker) -> None:
     check(worker, "tcp", STREAM_KINDS, 3, derandomize=True)
 

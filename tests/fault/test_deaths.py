@@ -231,6 +231,7 @@ def test_what_is_sent_after_a_death_is_the_next_peers(scheme, twin, way, tmp_pat
     play(chance.choice(KINDS), twin, scheme, way, chance.choice((0.0, 0.001, 0.003)), chance.randint(1, 30), tmp_path)
 
 
+@pytest.mark.slow
 @each_value_once(twin=TWINS, kind=KINDS)
 def test_so_are_messages_that_were_sealed_for_the_dead_peer(twin, kind, tmp_path):
     play(kind, twin, "curve", "kill", 0.001, 20, tmp_path)

@@ -13,6 +13,7 @@ def play(twin, seed, count):
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("twin", ["asyncio", "blocking"])
 def test_a_few_lifecycles(twin):

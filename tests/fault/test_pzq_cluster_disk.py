@@ -125,6 +125,7 @@ def test_a_message_is_not_replicated_where_too_few_have_room(tmp_path: Path, sma
         empty(nodes)
 
 
+@pytest.mark.slow
 def test_an_owner_whose_disk_is_full_refuses_and_takes_again(tmp_path: Path, small_disk: int) -> None:
     with nodes_of(tmp_path, "--replicas", "1") as nodes, Producer(nodes[small_disk].receive) as producer:
         why, sent = refused(producer, Refused)
@@ -147,7 +148,8 @@ def test_an_owner_whose_disk_is_full_refuses_and_takes_again(tmp_path: Path, sma
 
 
 @needs_strace
-@pytest.mark.parametrize("failing", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("failing", [0, 1])
 def test_a_node_whose_syncs_fail_acknowledges_nothing_more(tmp_path: Path, failing: int) -> None:
     with nodes_of(tmp_path, "--hard-sync", "--replicas", "1", failing=failing) as nodes:
         answered, count = 0, 100

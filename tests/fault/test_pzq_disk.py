@@ -51,7 +51,8 @@ def test_a_full_disk_refuses_delivers_and_takes_again(small_disk: Path, hard_syn
         until(lambda: not figures(device.endpoints["monitor"])["full"], bound=20)
 
 
-@pytest.mark.parametrize("hard_sync", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("hard_sync", [False, True])
 def test_what_is_acknowledged_on_a_full_disk_makes_room_as_often_as_it_is_full(
     small_disk: Path, hard_sync: bool
 ) -> None:

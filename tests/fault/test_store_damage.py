@@ -172,6 +172,7 @@ def flips(original: Path, truth: Truth, seed: int, number: int) -> None:
             spoiled(original, truth, name, flip(offset, bit), f"{name}: bit {bit} of {offset}")
 
 
+@pytest.mark.slow
 def test_flipped_bits_are_found(original: Path, truth: Truth) -> None:
     flips(original, truth, 1, 8)
 
@@ -227,6 +228,7 @@ def test_a_file_that_is_no_store_is_refused(original: Path, truth: Truth) -> Non
     assert "meta page" in str(result["refused"])
 
 
+@pytest.mark.slow
 def test_pages_of_zeros_are_found(original: Path, truth: Truth) -> None:
     size = (original / "strong/data.mdb").stat().st_size
     for page in range(0, size, 4096 * 5):

@@ -141,6 +141,7 @@ def test_each_write_fails(directory: Path, call: str) -> None:
         assert history is None or set(history.failed) <= {"StoreFailed", "UnknownTopic"}
 
 
+@pytest.mark.slow
 @needs_strace
 def test_space_that_comes_back_is_used(directory: Path) -> None:
     # The number of calls depends on how writes are grouped.

@@ -88,6 +88,7 @@ def test_a_pipeline_that_is_cut_again_and_again(proxy, where, sender, receiver, 
     assert runs(history, 1) <= link.accepted - 1
 
 
+@pytest.mark.slow
 @each_value_once(sender__receiver=ENDS, scheme=SCHEMES)
 def test_nothing_is_lost_while_nothing_is_cut(proxy, where, sender, receiver):
     """Every byte alone, pieces that wait, and a network that stands still for a while."""
@@ -110,6 +111,7 @@ def test_nothing_is_lost_while_nothing_is_cut(proxy, where, sender, receiver):
     assert link.accepted == 1
 
 
+@pytest.mark.slow
 @each_value_once(sender__receiver__kind__other=TALKS, scheme=SCHEMES, seed=range(4, 10))
 def test_a_client_and_its_server_in_both_directions(proxy, where, sender, receiver, kind, other, seed):
     history = History()
@@ -140,6 +142,7 @@ def test_a_client_and_its_server_in_both_directions(proxy, where, sender, receiv
     assert runs(history, 1) <= link.accepted - 1
 
 
+@pytest.mark.slow
 @each_value_once(sender__receiver=[pair for pair in ENDS if pair[0] != "libzmq"], scheme=SCHEMES)
 def test_requests_get_their_own_reply_or_none(proxy, where, sender, receiver):
     history, unanswered = History(), []
@@ -223,6 +226,7 @@ def test_what_a_slow_subscriber_misses_is_counted(proxy):
     assert len(history.missing(1)) == dropped
 
 
+@pytest.mark.slow
 @each_value_once(twin=["asyncio", "blocking"], way=[UP, DOWN], scheme=SCHEMES)
 def test_an_altered_byte_of_the_handshake_costs_a_connection_at_most(proxy, where, twin, way):
     """Each byte of greeting and READY in turn; the connection that follows is good."""

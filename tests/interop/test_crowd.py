@@ -15,6 +15,7 @@ from tests.interop.run_coroutine import on_uvloop
 CROWD = 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", ["NULL", "CURVE"])
 @on_uvloop
 async def test_each_of_a_crowd_is_answered(libzmq: Libzmq, fresh: Fresh, mechanism: str) -> None:

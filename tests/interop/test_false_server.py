@@ -143,6 +143,7 @@ class FalseServer:
         assert fine, f"it goes on with a spoilt handshake: {output!r}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", [altered, shortened])
 @pytest.mark.parametrize(
     ("mechanism", "step"),

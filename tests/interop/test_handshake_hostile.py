@@ -89,6 +89,7 @@ REFUSALS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", ["NULL", "PLAIN"])
 @on_uvloop
 async def test_each_bit_of_the_greeting(fresh: Fresh, mechanism: str) -> None:
@@ -169,6 +170,7 @@ def shortened(step: str, sent: bytes) -> Iterator[tuple[bytes, HandshakeFailure 
         yield spoilt, end, reason if end is _Failure.PROTOCOL else ""
 
 
+@pytest.mark.slow
 @EACH
 @pytest.mark.parametrize("spoil", [altered, shortened])
 @on_uvloop

@@ -55,6 +55,7 @@ async def test_64_mib(libzmq: Libzmq, fresh: Fresh, first: str, second: str, bin
         await there(sender, receiver, message, message, "64 MiB")
 
 
+@pytest.mark.slow
 @on_uvloop
 async def test_64_mib_through_router_and_back(libzmq: Libzmq, fresh: Fresh) -> None:
     talk = conversing(libzmq, fresh, ("ROUTER", "DEALER"), binds="omq", transport="tcp")
@@ -72,6 +73,7 @@ def mixed(count: int) -> list[bytes]:
     return [b"%d:" % number + octets(size) for number, size in enumerate(sizes)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sender", ["omq", "zmq"])
 @BINDS
 @TRANSPORTS

@@ -53,6 +53,7 @@ def test_conformance_long(name: str) -> None:
     assert sum(len(follow(CASES[name], seed, 4 * STEPS)) for seed in range(1000, 1500)) > 2000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_mutation(mutation: str) -> None:
     with pytest.raises(Deviation):

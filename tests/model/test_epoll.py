@@ -91,6 +91,9 @@ SECONDS = (
     "a handler that takes its time",
     "a descriptor for the user while another thread waits",
     "a descriptor that is given back",
+    "two callers, and signals",
+    "the end while two wait",
+    "a handler that receives",
 )
 
 
@@ -111,6 +114,7 @@ def test_serving_large(case: Case) -> None:
     assert report.violation is None, str(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_mutation(mutation: str) -> None:
     case, broken = MUTATIONS[mutation]

@@ -18,23 +18,23 @@ KEY = key_in("a0", 1)
 #: Of a beginning: the faults that have happened, and how far its ways go.
 FAULTS = {"produced": 0, "taken_over": 1, "returning": 1}
 ROUNDS = {"produced": 6, "taken_over": 4, "returning": 4}
-USUAL_ROUNDS = {"produced": 4, "taken_over": 3, "returning": 3}
 
 
-def explore(cluster: Cluster, faults: int, rounds: int, seconds: float, *, heal_all: bool = True) -> tuple[int, bool]:
+def explore(cluster: Cluster, faults: int, rounds: int, seconds: float) -> tuple[int, bool]:
     """Goes through all states breadth first.
+
+    It checks all states at the end of a way for healing, and one of eight others.
 
     Args:
         cluster: Where it begins.
         faults: How many may happen on a way.
         rounds: How long a way is.
         seconds: Of a processor, after which it ends in any case: how long it takes depends on the machine.
-        heal_all: Checks all states at the end of a way for healing, and one of eight others; or else one of 32.
 
     Returns:
         How many states there are, and whether these are all.
     """
-    end, sample = time.process_time() + seconds, 32 if heal_all else 8
+    end = time.process_time() + seconds
     seen = {hashlib.blake2b(cluster.mark(), digest_size=12).digest()}
     waiting: deque[tuple[Cluster, tuple[Event, ...]]] = deque([(cluster, ())])
     while waiting:
@@ -52,7 +52,7 @@ def explore(cluster: Cluster, faults: int, rounds: int, seconds: float, *, heal_
                 if len(way) + 1 < rounds:
                     waiting.append((after, (*way, event)))
                 # The others come to it by being idle.
-                if mark[0] < sample or (heal_all and len(way) + 1 == rounds):
+                if mark[0] < 32 or len(way) + 1 == rounds:
                     after.copy().check_healing()
             except Broken as broken:
                 raise Broken(f"{broken}, after {[*way, event]}") from None
@@ -258,17 +258,14 @@ def returning() -> Cluster:
 BEGINNINGS = (produced, taken_over, returning)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("rounds", "least"), [(USUAL_ROUNDS, 200), pytest.param(ROUNDS, 400, marks=pytest.mark.slow)], ids=["usual", "long"]
-)
 @pytest.mark.parametrize("beginning", BEGINNINGS)
-def test_every_way_of_a_fault(beginning: Callable[[], Cluster], rounds: dict[str, int], least: int) -> None:
+def test_every_way_of_a_fault(beginning: Callable[[], Cluster]) -> None:
     name = beginning.__name__
-    heal_all = rounds is ROUNDS
-    states, are_all = explore(beginning(), faults=FAULTS[name] + 1, rounds=rounds[name], seconds=90, heal_all=heal_all)
+    states, are_all = explore(beginning(), faults=FAULTS[name] + 1, rounds=ROUNDS[name], seconds=90)
     assert are_all
-    assert states > least
+    assert states > 400
 
 
 @pytest.mark.timeout(300)

@@ -33,6 +33,7 @@ def test_reading_ahead(case: Case) -> None:
     assert report.violation is None, str(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_mutation(mutation: str) -> None:
     case, broken = MUTATIONS[mutation]

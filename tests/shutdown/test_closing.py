@@ -85,6 +85,7 @@ of_one_part = sampled("seats", OURS, EVERY_OURS)
 two_of_one_part = sampled("seats", [seat for seat in OURS if seat[0][0] in ("SERVER", "RADIO")], EVERY_OURS)
 
 
+@pytest.mark.slow
 @of_one_part
 def test_a_receiver_of_one_part_that_is_absent_gets_all(seats):
     plays = [
@@ -94,6 +95,7 @@ def test_a_receiver_of_one_part_that_is_absent_gets_all(seats):
     assert side_by_side(plays) == []
 
 
+@pytest.mark.slow
 @two_of_one_part
 def test_a_sender_of_one_part_that_is_killed_after_close_has_lost_nothing(seats):
     plays = [
@@ -130,6 +132,7 @@ def test_heartbeats_destroy_nothing():
 WINDOWS = [(*seat, *load) for load in ((200, 16), (100, 1000)) for seat in [*TAKERS, ("omq", "zmq")]]
 
 
+@pytest.mark.slow
 @sampled("windows", [WINDOWS[2], WINDOWS[3], WINDOWS[4]], WINDOWS)
 def test_small_windows_lose_nothing(windows):
     plays = [

@@ -62,6 +62,7 @@ def test_disconnect_delivers_what_was_accepted(tmp_path, loads):
     assert side_by_side(plays) == []
 
 
+@pytest.mark.slow
 @two_of_one_part
 @pytest.mark.parametrize("way", ["disconnect", "unbind"])
 def test_a_type_of_one_part_delivers_what_was_accepted(way, seats):
@@ -197,6 +198,7 @@ def _unacknowledged(sock: socket.socket) -> int:
 KERNELS = [*product(("omq", "asyncio"), ({}, {"recv_hwm": 1}, {"recv_hwm": 5, **BEATS}))]
 
 
+@pytest.mark.slow
 @sampled("kernels", [KERNELS[0], KERNELS[4], KERNELS[2]], KERNELS)
 @pytest.mark.parametrize("way", ["reset", "half a close"])
 def test_what_our_kernel_has_is_read(way, kernels):

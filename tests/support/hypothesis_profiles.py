@@ -1,4 +1,4 @@
-"""Sets the number of hypothesis' examples: few in `make test`, ten times as many in `make test-all` (`long`)."""
+"""Sets the number of hypothesis' examples: few in `make test` (`short`), many in `make test-all` (`long`)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from typing import Any
 
 from hypothesis import settings
 
-USUAL = 100  # examples of a test that asks for no number
+USUAL = 100  # examples of a test that asks for no number, between those of the two profiles
 
+settings.register_profile("short", max_examples=USUAL // 2)
 settings.register_profile("long", max_examples=10 * USUAL)
+settings.load_profile("short")
 
 
 def examples(count: int, **more: Any) -> settings:
     """Settings for a number of examples, or more of them if the profile demands it.
 
     Args:
-        count: In `make test`.
+        count: Twice the examples of `make test`, and a tenth of those of `make test-all`.
         more: Further settings.
     """
     return settings(max_examples=max(1, count * settings().max_examples // USUAL), deadline=None, **more)

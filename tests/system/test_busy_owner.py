@@ -286,6 +286,7 @@ def test_pings_are_answered(context: zmq.Context[Any], twin: str, how: str) -> N
             assert output.readline() == "1 True\n"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @each_value_once(quiet=[False, True], twin=TWINS, how=["with the GIL", "in Python"])
 def test_pings_are_answered_after_a_burst(context: zmq.Context[Any], quiet: bool, twin: str, how: str) -> None:

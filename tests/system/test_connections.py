@@ -18,6 +18,7 @@ count = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @count
 @each_value_once(peer=["omq", "omq-asyncio"], kind=KINDS)
 def test_every_connection_is_served_and_costs_little(peer, kind, count):

@@ -131,6 +131,7 @@ BLIND = (
 )
 
 
+@pytest.mark.slow
 def test_on_a_terminal_it_draws_a_bar(mark: Mark, tree: Path) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", BLIND, "--dir", str(tree), "--rounds", "1"]
@@ -152,6 +153,7 @@ def test_on_a_terminal_it_draws_a_bar(mark: Mark, tree: Path) -> None:
     assert b"all match the disk" in seen
 
 
+@pytest.mark.slow
 def test_without_pyzmq_it_runs_alone_and_prints_how_to_compare(mark: Mark, tree: Path) -> None:
     done = demo(mark, "--dir", tree, "--rounds", "1", program=("-c", BLIND))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -41,6 +41,7 @@ def test_a_conftest_needs_no_optional_package() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ci", [False, True])
 def test_a_directory_that_needs_a_missing_package_is_skipped_but_in_ci(ci: bool) -> None:
     collect = ("-q", "--collect-only", "-p", "no:cacheprovider", "tests/unit/goby/test_portal.py")

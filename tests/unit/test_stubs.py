@@ -141,6 +141,7 @@ def tool() -> SimpleNamespace:
     return SimpleNamespace(**runpy.run_path(str(CORE / "stubs.py")))
 
 
+@pytest.mark.slow
 @with_cython
 def test_a_stub_has_what_python_may_use():
     assert tool().Stub(SOURCE, DECLARATIONS, {}).text == STUB

@@ -215,7 +215,9 @@ for one in fillers:
     program(source).end()
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method", ["fork", *(pytest.param(one, marks=pytest.mark.slow) for one in ("spawn", "forkserver"))]
+)
 def test_multiprocessing(tmp_path, method):
     path = tmp_path / "work.py"
     path.write_text("""

@@ -70,6 +70,7 @@ def _run(program, endpoint, count, seed, pauses, bound):
     assert receiver.end(bound) == "in order\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["tcp", "ipc"])
 def test_messages_of_two_processes_that_pause(program, tmp_path, transport):
     endpoint = "tcp://127.0.0.1:*" if transport == "tcp" else f"ipc://{tmp_path}/s"

@@ -52,6 +52,7 @@ with omq.Context() as context, omq.PULL(context, bind="tcp://127.0.0.1:*") as pu
 """
 
 
+@pytest.mark.slow
 def test_a_daemon_without_standard_streams_makes_and_ends_a_context():
     """libuv aborts the process when it closes a descriptor that has the number of one of them."""
     closed = ["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh", sys.executable, "-c", DAEMON]

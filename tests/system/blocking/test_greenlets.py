@@ -10,6 +10,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 from tests.support.optional_packages import require
 from tests.support.parameters import each_value_once
 
@@ -183,6 +185,7 @@ def test_gevent(program, order):
     assert done.stdout.splitlines()[-1:] == ["done"], done.stderr
 
 
+@pytest.mark.slow
 @each_value_once(program=["sockets", "asyncio", "broker"], order=ORDERS[:3])
 def test_eventlet(program, order):
     if program == "broker":

@@ -52,6 +52,7 @@ def test_a_client_alters_a_topic(tmp_path: Path, twin: Any) -> None:
         twin.wait(client.close())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("persistence", ["strong", "weak", "async", "transient"])
 def test_settings_survive_a_kill_after_the_answer(tmp_path: Path, persistence: str) -> None:
     settings: dict[str, Any] = {"max_messages": 100}

@@ -353,6 +353,7 @@ def test_clients_of_a_broker_that_is_killed_miss_and_repeat_nothing(tmp_path):
 # ------------------------------------------------------------------ many at once, interruptions, cancellation
 
 
+@pytest.mark.slow
 def test_fifty_subscribers_and_a_hundred_topics_at_once(url):
     async def run() -> None:
         names = [f"crowd {n}" for n in range(100)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from array import array
 from collections.abc import Iterator
@@ -80,6 +81,17 @@ def test_what_is_published_as_columns_is_read_as_columns(twin: Any, client: Any,
     assert (some[0].bodies, some[0].headers) == (None, None)
     assert some[0].keys is not None
     assert some[0].keys.data == b"".join(keys[99:199])
+
+
+def test_columns_are_printed_without_their_content(twin: Any, client: Any, topic: str) -> None:
+    headers = strings([b"h", b""]), strings([b"h"]), strings([b"v" * 1000])
+    (records,) = encode_columns(strings([b"x" * 1000, b"y" * 1000]), keys=strings([b"k" * 1000, b""]), headers=headers)
+    assert re.fullmatch(r"<Records: 2 messages, 4\d{3} bytes>", repr(records))
+    twin.wait(client.publish_many(topic, [records]))
+    (found,) = twin.all(client.read_columns(topic))
+    assert repr(found) == "<Columns: 2 messages, 2000 bytes of bodies>"
+    assert repr(found.keys) == "<Texts: 2 rows, 1 nulls>"
+    assert repr(found.headers) == "<Maps: 2 rows, 1 nulls>"
 
 
 def test_a_body_larger_than_a_batch_stands_alone(twin: Any, client: Any, topic: str) -> None:

@@ -38,6 +38,7 @@ def demo(tmp_path: Path, *arguments: str | Path) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment(tmp_path), check=False)
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_while_the_broker_is_killed(tree: Path, tmp_path: Path) -> None:
     done = demo(tmp_path, "--dir", tree, "--seconds", "1", "--limit", "100")
     assert done.returncode == 0, done.stderr

@@ -246,6 +246,7 @@ def test_a_signal_makes_it_publish_what_the_peers_have_sent(tmp_path: Path, zmtp
         assert "900 messages are published" in command.log
 
 
+@pytest.mark.slow
 def test_a_message_that_takes_long_to_arrive_is_published_after_a_signal(tmp_path: Path, zmtp: str) -> None:
     body = bytes(3 << 20)
     with (
@@ -273,6 +274,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, zmtp: str) -> None:
         assert command.ended() == -signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_ingest_waits_for_a_broker_and_can_be_ended_meanwhile(tmp_path: Path, free_port: int) -> None:
     arguments = ("--socket", "PULL", "--bind", ANY, "--broker", f"tcp://127.0.0.1:{free_port}", "--topic", "t")
     with started(tmp_path / "first", *arguments) as first, started(tmp_path / "second", *arguments) as second:

@@ -88,6 +88,7 @@ def reader(**changes: Any) -> dict[str, Any]:
     return {**made, "position": 900, "lag": 100, "in_flight": 0, **changes}
 
 
+@pytest.mark.slow
 def test_the_page_shows_a_busy_broker(look: Callable[..., Browser]) -> None:
     prices = topic(
         "prices",

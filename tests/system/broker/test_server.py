@@ -217,6 +217,7 @@ def test_a_client_that_does_not_read_has_bounded_memory_and_blocks_no_other(serv
         until(lambda: server._server.broker.topics["t"].readers == 0)
 
 
+@pytest.mark.slow
 def test_a_client_that_never_reads_its_answers_is_given_up(server, monkeypatch):
     monkeypatch.setattr("omq.broker.zmtp.server._MAX_UNREAD_BYTES", 1 << 20)
     monkeypatch.setattr("omq.broker.zmtp.server._CHECK_INTERVAL_BYTES", 1 << 16)

@@ -164,6 +164,7 @@ def test_topics_and_bytes_of_a_user(limited: LimitedBroker) -> None:
                 sexp.create("s3", persistence="transient")
 
 
+@pytest.mark.slow
 def test_a_publisher_is_slowed_to_its_rate(limited: LimitedBroker) -> None:
     rows = '[[user_limit]]\nwho = "alice"\npublish_byte_rate = 1_000_000\n'
     with (

@@ -376,6 +376,7 @@ def test_shutdown_stress_a_hundred_sockets_closed_in_the_middle_of_connecting(tw
     assert last.recv(timeout=BOUND) == b"still here"
 
 
+@pytest.mark.slow
 def test_many_sockets_a_thousand_live_side_by_side(twin, inproc):
     """There is no MAX_SOCKETS: the system's own limits hold."""
     import resource

@@ -65,6 +65,7 @@ def consumer() -> Iterator[Callable[..., Consumer]]:
         one.process.communicate()
 
 
+@pytest.mark.slow
 @each_value_once("twin", twin=["blocking", "asyncio"], how=["stopped", "never receives"])
 def test_a_stuck_consumer_among_four_parks_only_what_it_has_pulled(twin, consumer, how):
     """The other three take all the rest, the sender never waits for the stuck one, and nothing is lost."""

@@ -550,6 +550,7 @@ def test_closing_waits_for_what_was_accepted_for_a_peer_that_is_closed(twin):
         closing.result()
 
 
+@pytest.mark.slow
 def test_a_thousand_peers_come_at_once(twin):
     stream = twin("STREAM", bind="tcp://127.0.0.1:*", recv_timeout=BOUND)
     with ExitStack() as open_ones:

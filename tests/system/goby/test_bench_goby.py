@@ -15,6 +15,7 @@ from bench.processes import served
 from tests.support.optional_packages import require
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("router", [gobyd, zmq_router])
 def test_both_routers_carry(tmp_path: Path, router: Callable[[Path], list[str]]) -> None:
     require("google.protobuf")

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[3]
 DEMO = ROOT / "docs" / "examples" / "demo_goby.py"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_the_vehicle_dives_and_its_log_is_played(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "TMPDIR": str(tmp_path)}
@@ -34,6 +35,7 @@ def test_the_vehicle_dives_and_its_log_is_played(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_extra_that_is_missing_is_named() -> None:
     blind = f"import runpy, sys; sys.modules['google.protobuf'] = None; sys.path.insert(0, {str(DEMO.parent)!r}); "
     done = subprocess.run(

@@ -213,6 +213,7 @@ def test_a_bus_that_another_process_has_is_reported(tmp_path: Path) -> None:
         a.wait_released(10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["gobyd"], ["goby", "sniff"], ["goby", "log", "recording"]])
 def test_an_extra_that_is_missing_is_named(tmp_path: Path, arguments: list[str]) -> None:
     blind = "import sys; sys.modules['google.protobuf'] = None; sys.modules['google'] = None; "

@@ -44,6 +44,7 @@ def test_an_idle_device_sleeps_also_between_rare_requests(tmp_path: Path) -> Non
             assert processor_time(process.pid) - before < 0.2
 
 
+@pytest.mark.slow
 def test_consumers_are_served_next_to_producers_that_ask_without_a_pause(tmp_path: Path) -> None:
     with (
         device(tmp_path, f"--database={tmp_path / 'data'}") as (_, where),

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from bench.processes import served
 from bench.pzq.__main__ import ACK_TIMEOUT_US, run_round
 from bench.pzq.clients import BareConsumer, ask, messages_left, produce
@@ -24,6 +26,7 @@ def test_what_is_produced_is_consumed(make: Make) -> None:
     consumer.close()
 
 
+@pytest.mark.slow
 def test_the_stub_plays_a_device(tmp_path: Path) -> None:
     with served(tmp_path, "bench.pzq.stub_device", str(tmp_path / "ready.json")) as (_, endpoints):
         assert sorted(run_round(endpoints, 500, 1024)) == ["asked", "consumed", "produced"]

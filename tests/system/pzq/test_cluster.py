@@ -151,6 +151,7 @@ def test_nothing_that_was_acknowledged_comes_back_to_an_owner_without_its_disk(t
         empty(nodes)
 
 
+@pytest.mark.slow
 def test_a_stopped_owner_delivers_nothing_once_it_goes_on(tmp_path: Path) -> None:
     with cluster(tmp_path, "--replicas", "1") as nodes:
         produce(nodes[0], *bodies(20))
@@ -275,6 +276,7 @@ def reject(node: Node, times: int) -> None:
             consumer.recv(timeout=0.5)
 
 
+@pytest.mark.slow
 def test_a_dead_owners_messages_become_dead_letters_as_well(tmp_path: Path) -> None:
     with cluster(tmp_path, "--replicas", "2", "--max-deliveries", "3", dead_letters=True) as nodes:
         with Producer(nodes[0].receive, timeout=15) as producer:

@@ -147,6 +147,7 @@ def in_background(folder: Path, *options: str) -> int:
     return began.returncode
 
 
+@pytest.mark.slow
 def test_in_the_background_it_serves_on(tmp_path: Path) -> None:
     ready = tmp_path / "ready.json"
     assert in_background(tmp_path, "--receive-dsn=tcp://192.0.2.1:1") == 1

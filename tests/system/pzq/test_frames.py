@@ -70,6 +70,7 @@ def test_what_is_malformed_is_refused_with_a_reason(make: Make, frames: list[byt
     assert figures(device.endpoints["monitor"])["messages"] == 1
 
 
+@pytest.mark.slow
 def test_a_frame_of_64_mib_is_stored_and_delivered_alone(make: Make) -> None:
     device = make(inflight_size=1000)
     large = b"x" * (64 << 20)

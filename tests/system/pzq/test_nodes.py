@@ -142,6 +142,7 @@ def test_replicas_of_a_peer(place: tuple[Device, int, int], other: Peer) -> None
     until(lambda: figures(made.endpoints["monitor"])["messages"] == 0, "the replica is removed")
 
 
+@pytest.mark.slow
 def test_a_consumer_and_a_node_acknowledge_the_same_messages(
     place: tuple[Device, int, int], other: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -102,6 +102,7 @@ def net(tmp_path: Path) -> Iterator[Net]:
         yield made
 
 
+@pytest.mark.slow
 def test_two_against_one(net: Net) -> None:
     assert net.produce(0, "a", "b", "c") == "stored"
     for other in (1, 2):

@@ -28,6 +28,7 @@ def answers(endpoint: str, window: int, count: int) -> list[list[bytes]]:
     return got
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [1, 8, 200, MESSAGES])
 def test_no_answer_is_lost_at_any_window(tmp_path: Path, window: int) -> None:
     count = MESSAGES if window > 1 else 500

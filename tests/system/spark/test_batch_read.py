@@ -53,6 +53,7 @@ def test_several_endpoints_are_a_partition_each(spark: Any, feed: Feeder) -> Non
     )
 
 
+@pytest.mark.slow
 def test_partitions_are_connections_to_one_endpoint(spark: Any, feed: Feeder) -> None:
     push = feed.open(omq.PUSH, bind="tcp://127.0.0.1:*")
 
@@ -108,6 +109,7 @@ def test_a_bound_endpoint(spark: Any, feed: Feeder, tmp_path: Any) -> None:
     assert read(spark, socket="pull", BIND=url, MAXROWS=50, recv_hwm=10).count() == 50
 
 
+@pytest.mark.slow
 def test_bounds_in_bytes_and_seconds(spark: Any, feed: Feeder) -> None:
     url = feed.push([b"x" * 1000] * 100)
     assert read(spark, socket="PULL", connect=url, maxBytes=10_500, maxSeconds=30).count() == 10

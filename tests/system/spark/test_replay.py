@@ -283,6 +283,7 @@ def test_available_now_ends_on_a_steady_feed(
     assert took < (10 if options else 20)
 
 
+@pytest.mark.slow
 def test_available_now_drains_under_a_cap_in_several_microbatches(
     spark: Any, feed: Feeder, started: Callable[..., Any]
 ) -> None:

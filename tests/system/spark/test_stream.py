@@ -180,6 +180,7 @@ def test_a_stream_without_a_peer_fails_with_the_reason(
         query.awaitTermination(60)
 
 
+@pytest.mark.slow
 def test_a_stream_may_begin_before_its_peer(spark: Any, feed: Feeder, started: list[Any], tmp_path: Any) -> None:
     with omq.PUSH(bind="tcp://127.0.0.1:*") as found:
         url = found.endpoints[0]

@@ -129,6 +129,7 @@ def ids(topic: str, first: int, last: int) -> list[Row]:
 # ---------------------------------------------------------------------- topics that come and go
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "chosen"),
     [
@@ -206,6 +207,7 @@ def test_rows_of_a_microbatch_are_shared_among_topics(client: Client, query: Que
     assert not run.plan()
 
 
+@pytest.mark.slow
 def test_bytes_of_a_microbatch_are_shared_among_topics_and_a_large_message_passes(client: Client, query: Query) -> None:
     for name in ("a", "b"):
         client.create(name, persistence="transient")
@@ -228,6 +230,7 @@ def test_a_small_topic_is_not_passed_over_next_to_a_large_one(client: Client, qu
     assert run.take() == ids("large", 10, 18) + ids("small", 2, 2)
 
 
+@pytest.mark.slow
 def test_ids_that_a_killed_broker_has_left_out_are_no_rows(tmp_path: Path) -> None:
     with held() as port:
         url = f"tcp://127.0.0.1:{port}"

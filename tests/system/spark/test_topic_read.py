@@ -51,6 +51,7 @@ def test_columns_are_chosen_by_option_and_by_schema(spark: Any, url: str, client
         spark.read.format("omq").schema("id string").option("connect", url).option("topic", topic).load().collect()
 
 
+@pytest.mark.slow
 def test_batches_of_any_size_have_every_row_once(spark: Any, url: str, client: Client, topic: str) -> None:
     sizes = [0, 1, 70_000, 3_000_000, 5, 12, 1_000_000] * 2
     wanted = [hashlib.sha256(bytes([n]) * size).hexdigest() for n, size in enumerate(sizes)]
@@ -169,6 +170,7 @@ def test_messages_that_go_between_plan_and_task_fail_it_or_are_passed_over(
     client.delete("moving")
 
 
+@pytest.mark.slow
 def test_a_read_of_a_few_rows_does_not_wait_for_all(spark: Any, url: str, client: Client, topic: str) -> None:
     client.publish_many(topic, [b"x" * 100_000] * 200)
     frame = read(spark, url, topic=topic, batchBytes="1m")

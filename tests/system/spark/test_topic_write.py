@@ -128,6 +128,7 @@ def test_a_microbatch_that_spark_repeats_publishes_nothing(
     assert len(messages(client, topic)) == 202
 
 
+@pytest.mark.slow
 def test_a_complete_result_is_written_each_time(
     spark: Any, url: str, client: Client, topic: str, source: str, tmp_path: Path
 ) -> None:
@@ -146,6 +147,7 @@ def test_a_task_that_fails_leaves_nothing(spark: Any, url: str, client: Client, 
     assert messages(client, topic) == []
 
 
+@pytest.mark.slow
 def test_transient_stages_that_are_dropped_give_their_room_back(spark: Any, url: str, client: Client) -> None:
     client.create("small", persistence="transient", max_bytes=1 << 20)
     frame = spark.range(0, 700, 1, 1).selectExpr(

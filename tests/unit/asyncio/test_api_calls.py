@@ -67,6 +67,7 @@ async def test_what_one_call_sends_leaves_with_it_in_one_piece(make, kind):
         assert segments(raw.sock) == before + 1
 
 
+@pytest.mark.slow
 @pytest.mark.alone  # calls that wait for a processor do not come as a flood
 @on_both_loops
 async def test_a_flood_of_small_calls_gathers_however_many_there_are_to_write_to(make):

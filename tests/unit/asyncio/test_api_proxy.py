@@ -73,6 +73,7 @@ async def test_a_cancelled_proxy_loses_nothing_and_another_may_follow(make):
     await asyncio.wait(tasks)
 
 
+@pytest.mark.slow
 @each_value_once(
     end=["cancel", "KILL", "TERMINATE", "close"],
     kind__spy__options=[

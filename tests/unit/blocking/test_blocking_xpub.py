@@ -102,6 +102,7 @@ def test_a_subscription_that_waits_for_room_is_undone_by_any_peer(options: dict[
         assert received.count(b"\1p") == received.count(b"\0p")
 
 
+@pytest.mark.slow
 def test_a_peer_that_toggles_for_ever_costs_no_more_each_time() -> None:
     """A change that was queued, undone and queued again is queued once."""
 

@@ -317,6 +317,7 @@ async def test_signs_of_life_do_not_pile_up_for_a_peer_that_reads_nothing(make):
 # The cost
 
 
+@pytest.mark.slow
 async def test_many_connections_cost_few_timers(make, monkeypatch):
     """300 connections that came one after the other: looked after together, and yet each in time."""
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*", heartbeat_interval=0.5, heartbeat_timeout=5, backlog=1000)

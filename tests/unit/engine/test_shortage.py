@@ -108,6 +108,7 @@ async def test_nor_does_it_in_the_asyncio_twin(caplog):
         assert judging.done()
 
 
+@pytest.mark.slow
 async def test_dialers_that_have_given_up_do_not_gather():
     with socket.socket() as unlistened:
         unlistened.bind(("127.0.0.1", 0))
@@ -157,6 +158,7 @@ def test_a_peer_that_memory_is_short_for_takes_no_place_of_a_publisher():
     assert sorted(peer.slot for peer in joined) == list(range(len(joined)))
 
 
+@pytest.mark.slow
 @needs_address_space
 def test_a_message_that_memory_is_short_for_when_its_peer_comes_goes_to_the_next(little_memory):
     """The message was accepted before. Sealing it needs memory of its own."""

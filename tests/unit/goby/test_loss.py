@@ -108,6 +108,7 @@ def gobyd(folder: Path, port: int) -> Iterator[ForkedProcess]:
         process.wait()
 
 
+@pytest.mark.slow
 def test_a_gobyd_whose_host_falls_silent_is_missed_by_subscribers(
     portal: Twin, tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

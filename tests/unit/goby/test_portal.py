@@ -593,6 +593,7 @@ def test_a_forked_child_gets_an_error(tmp_path: Path, held: bool) -> None:
         assert not a.closed
 
 
+@pytest.mark.slow
 def test_what_was_held_arrives_at_slow_callbacks_and_late_iterators(portal: Twin, bus: Make) -> None:
     made = bus(required_clients=["a", "b"])
     count, received = 2500, []

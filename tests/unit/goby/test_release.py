@@ -60,6 +60,7 @@ def test_an_answer_comes_from_a_portal_whose_publisher_learns_late_of_subscriber
                 sleeper.join()
 
 
+@pytest.mark.slow
 def test_late_subscriptions_next_to_a_stream_cost_nothing_of_it(bus_options: dict[str, Any]) -> None:
     count = 5000
     with Portal("a", buffer=50, **bus_options) as a, Portal("b", **bus_options) as b:

@@ -131,6 +131,7 @@ def test_a_control_socket_that_takes_no_answer_gets_none(make, proxied):
     proxy.ends()
 
 
+@pytest.mark.slow
 @in_both_twins
 @pytest.mark.parametrize("paused", [False, True], ids=["", "paused"])
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def flaky(body: str, until: datetime.date = LAST) -> str:
     return f"@pytest.mark.quarantine(reason='port clash', until='{until}')\ndef test_flaky():\n    {body}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["one process", "xdist"])
 def test_a_failure_is_printed_and_does_not_fail_the_run(run: Run, options: tuple[str, ...]) -> None:
     result = run(flaky("print('sent'); assert 0, 'lost'") + "def test_good(): pass\n", *options)

@@ -29,6 +29,7 @@ REPORT = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_each_program_has_a_help_text(name: str) -> None:
     command = [sys.executable, "-m", f"tests.tools.{name}", "--help"]

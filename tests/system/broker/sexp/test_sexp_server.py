@@ -730,6 +730,7 @@ LINES += [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_the_broker_survives_any_bytes(seed):
     draw = random.Random(seed)

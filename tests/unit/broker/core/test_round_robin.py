@@ -275,6 +275,7 @@ async def test_dead_letters_count_as_published(tmp_path, source, target):
     await broker.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refused", [0, 3])
 async def test_many_dead_letters_are_moved_some_at_a_time(monkeypatch, refused):
     async with core() as broker:

@@ -153,6 +153,7 @@ def test_the_subscriptions_of_a_topic_above_the_bound_share_a_series() -> None:
     assert found["b", "n0"] == (0, 1000.0, 0)
 
 
+@pytest.mark.slow
 def test_the_subscriptions_of_all_topics_are_bounded() -> None:
     names = [durable(f"n{number}", 5) for number in range(MAX_READERS)]
     topics = [topic(f"t{number}", number, names=names) for number in range(1, MAX_SERIES + 11)]
@@ -204,6 +205,7 @@ def test_the_groups_of_a_topic_above_the_bound_share_a_series() -> None:
     assert found["a", f"g{MAX_READERS - 1}"] == (MAX_READERS - 1, 3, 2, 1000.0 - MAX_READERS + 1)
 
 
+@pytest.mark.slow
 def test_groups_and_durable_subscriptions_have_separate_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("omq.broker.http.metrics.MAX_SERIES", 3 * MAX_READERS)
     names = [durable(f"n{number}", 5) for number in range(MAX_READERS)]
@@ -229,6 +231,7 @@ def test_a_topic_that_keeps_nothing() -> None:
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("accept", "parse"), [("", text_string_to_metric_families), (OPENMETRICS, parse_openmetrics)])
 def test_lines_that_were_kept_are_those_of_a_new_page(accept: str, parse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Topics are created, changed and deleted around the bound of `MAX_SERIES`."""

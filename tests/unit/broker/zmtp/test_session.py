@@ -825,6 +825,7 @@ async def test_topics_are_those_that_a_client_may_do_something_with():
         assert (await ask(transport.session("alice"), b"APPEND", b"1", b"none", RECORDS))[2] == b"permission"
 
 
+@pytest.mark.slow
 async def test_many_lists_of_many_topics_leave_turns_to_others():
     async with core() as broker:
         for number in range(150):
@@ -842,6 +843,7 @@ async def test_many_lists_of_many_topics_leave_turns_to_others():
         assert names == [[f"t{number:03}" for number in range(150)]] * 5
 
 
+@pytest.mark.slow
 async def test_lists_of_topics_are_sent_to_sessions_in_turn():
     async with core() as broker:
         for number in range(200):

@@ -431,6 +431,7 @@ def test_a_second_receiver_of_a_partition_opens_no_connection(push: omq.PUSH, st
     assert stream.lost() == []
 
 
+@pytest.mark.slow
 def test_150_000_subscriptions() -> None:
     wanted = ",".join(f"{n:07d}" for n in range(150_000))
     with omq.XPUB(bind="tcp://127.0.0.1:*", linger=0) as pub:

@@ -255,6 +255,7 @@ def test_pages_freed_since_the_last_sync_are_reused_on_a_full_disk(tmp_path: Pat
         log.append(topic, b"again")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["strong", "weak"])
 def test_acks_on_a_full_disk_free_space_repeatedly(tmp_path: Path, kind: str) -> None:
     """LMDB is copy-on-write, so that a full disk has space for only few deletions at a time."""
