@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -52,6 +52,7 @@ class MemoryJournal:
         self.snapshot: tuple[int, dict[str, bytes]] | None = None
         self.chunk_bytes = chunk_bytes
         self.appended: list[JournalEntry] = []  # all that were ever finished, also truncated ones
+        self.listeners: list[asyncio.Queue[bytes]] = []  # of announcements
         self._runs = 0
         self._changed = asyncio.Event()
 
@@ -249,6 +250,22 @@ class NodeJournal:
             path.write_bytes(data)
         return snapshot[0]
 
+    async def announce(self, payload: bytes) -> None:
+        if self.faults.requests_pass:
+            for listener in self.servers.listeners:
+                listener.put_nowait(payload)
+
+    async def announcements(self) -> AsyncGenerator[bytes, None]:
+        listener: asyncio.Queue[bytes] = asyncio.Queue()
+        self.servers.listeners.append(listener)
+        try:
+            while True:
+                payload = await listener.get()
+                if self.faults.answers_pass:
+                    yield payload
+        finally:
+            self.servers.listeners.remove(listener)
+
     async def close(self) -> None:
         self._closed = True
 
@@ -329,8 +346,16 @@ class RemoteJournal:
             yield entry
 
     @staticmethod
-    async def _next(entries: AsyncIterator[JournalEntry]) -> JournalEntry:
-        return await anext(entries)
+    async def _next(items: AsyncIterator[_T]) -> _T:
+        return await anext(items)
+
+    async def announce(self, payload: bytes) -> None:
+        await self._call(self._node.announce(payload))
+
+    async def announcements(self) -> AsyncGenerator[bytes, None]:
+        announcements = self._node.announcements()
+        while True:
+            yield await self._call(self._next(announcements))
 
     async def last(self) -> int:
         return await self._call(self._node.last())

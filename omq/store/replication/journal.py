@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -138,6 +138,14 @@ class Journal(Protocol):
         Raises:
             JournalUnavailable: The servers do not answer; the directory is not created.
         """
+        ...
+
+    async def announce(self, payload: bytes) -> None:
+        """Sends a message to all nodes that are connected now. It may be lost: without a connection it is."""
+        ...
+
+    def announcements(self) -> AsyncGenerator[bytes, None]:
+        """Yields what nodes announce, this one included, until the journal is closed."""
         ...
 
     async def close(self) -> None:

@@ -23,8 +23,8 @@ import logging
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
@@ -107,6 +107,7 @@ class NatsJournal:
         self._cluster = cluster
         self._stream = f"OMQ_{cluster}"
         self._subject = f"omq.journal.{cluster}"
+        self._announced = f"omq.members.{cluster}"
         self._snapshots = NatsSnapshots(connection, f"omq_{cluster}", replicas, {_CLUSTER: cluster})
         self._last = 0  # the highest sequence that is known to be taken
         self._config: dict[str, Any] = {
@@ -269,6 +270,19 @@ class NatsJournal:
             return await self._snapshots.get(target, progress)
         except NatsApiError as error:
             raise error.explained("copying the newest snapshot") from error
+
+    async def announce(self, payload: bytes) -> None:
+        """Sends a message to all nodes that are connected now. See `Journal.announce`."""
+        await self._connection.notify(self._announced, payload)
+
+    async def announcements(self) -> AsyncGenerator[bytes, None]:
+        """Yields what nodes announce. See `Journal.announcements`."""
+        while not self._connection.closed:
+            with suppress(JournalUnavailable):
+                async with self._connection.subscribed(self._announced) as (_, queue):
+                    while (message := await queue.get()) is not None:
+                        yield message.data
+            await asyncio.sleep(RETRY_DELAY_S)
 
     async def close(self) -> None:
         """Ends the connection."""

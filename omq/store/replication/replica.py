@@ -35,6 +35,7 @@ from omq.store.lmdb.snapshot import restore_snapshot
 from omq.store.replication.codec import Entry, Lease
 from omq.store.replication.copying import copy_replica
 from omq.store.replication.journal import Journal, JournalUnavailable
+from omq.store.replication.members import Members
 from omq.store.replication.role_machine import (
     MAX_RETRY_DELAY_S,
     Applied,
@@ -206,6 +207,7 @@ class ReplicatedStore:
         self._inbox: deque[Write] = deque()
         self._scheduled = False
         self._machine: RoleMachine | None = None
+        self._members = Members(settings.node, settings.endpoints)
         self._ending = asyncio.Event()
 
         def opened() -> LmdbReplica:
@@ -241,6 +243,11 @@ class ReplicatedStore:
         return None if self._machine is None else self._machine.lease
 
     @property
+    def members(self) -> dict[str, list[str]]:
+        """The endpoints of the nodes that have announced themselves lately, and of this one."""
+        return self._members.endpoints
+
+    @property
     def trouble(self) -> str:
         """The reason for which this node takes no part in the cluster now; empty if it does."""
         shortage = self._local.store.shortage
@@ -265,6 +272,7 @@ class ReplicatedStore:
         journal = await self._connected()
         if journal is None:
             return
+        announcing = asyncio.ensure_future(self._members.run(journal))
         try:
             self._machine = RoleMachine(
                 self._settings, journal, self._local, finished=self._return, role_changed=self._role_changed
@@ -273,6 +281,8 @@ class ReplicatedStore:
                 return
             await self._machine.run()
         finally:
+            announcing.cancel()
+            await asyncio.wait([announcing])
             await journal.close()
 
     async def _connected(self) -> Journal | None:

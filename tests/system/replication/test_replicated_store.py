@@ -45,6 +45,7 @@ def test_nodes_have_the_same_state_and_hand_over(servers: NatsServers, tmp_path:
     try:
         until(lambda: any(node.log.is_leader_now() for node in nodes))
         leader, follower = sorted(nodes, key=lambda node: not node.log.is_leader_now())
+        until(lambda: all(node.log.members == {name: [f"tcp://{name}"] for name in "ab"} for node in nodes))
         topic = leader.do(MakeTopic("t", "broadcast", "strong")).topic_id
         writes = [Append(topic, RECORD, 1, b"p", sequence) for sequence in range(1, 2001)]
         leader.log.submit_many(writes)

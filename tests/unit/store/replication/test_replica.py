@@ -125,6 +125,7 @@ def test_a_follower_has_what_the_leader_has_answered(cluster: Cluster, persisten
     assert follower.records(topic) == leader.records(topic) == [RECORD]
     assert (leader.store.leading, follower.store.leading) == (True, False)
     assert leader.store.id == follower.store.id == CLUSTER
+    until(lambda: leader.store.members == follower.store.members == {name: [f"tcp://{name}"] for name in "ab"})
     cluster.check_equal()
 
 
