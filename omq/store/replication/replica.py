@@ -20,8 +20,10 @@ from omq.store.ack_set import AckSet
 from omq.store.errors import DamagedError, NotAllowed, NotLeader, StoreClosed, StoreError, TopicFull, without_traceback
 from omq.store.interface import (
     MAX_MEMORY_BYTES,
+    AlterTopic,
     Appended,
     CommitStages,
+    DeleteTopic,
     MakeTopic,
     Notify,
     Reader,
@@ -169,6 +171,10 @@ class ReplicatedStore:
         notify: Called with finished writes.
         appended: Called with the last ids of the topics that have grown.
         role_changed: Called with the role of this node and the lease in force, in the thread of this store.
+        catalog_changed: Called when topics were created, altered or deleted, on all nodes; before `appended` is called
+            for their records.
+        loaded: Called when a snapshot has replaced all topics and their records, in the thread of this store. Shortly
+            before that, reads raise `StoreClosed`.
         cluster_id: The id of the cluster, 16 bytes in hex, which is the id of the store.
         servers_sync: The servers of the journal sync each message. Otherwise strong topics are refused.
         flush_interval: As in `LmdbStore`.
@@ -188,6 +194,8 @@ class ReplicatedStore:
         notify: Notify,
         appended: Appended = lambda grown: None,
         role_changed: Callable[[Role, Lease | None], None] = lambda role, lease: None,
+        catalog_changed: Callable[[], None] = lambda: None,
+        loaded: Callable[[], None] = lambda: None,
         cluster_id: str = "",
         servers_sync: bool = False,
         flush_interval: float = 1.0,
@@ -199,6 +207,8 @@ class ReplicatedStore:
         self._notify = notify
         self._appended = appended
         self._role_changed = role_changed
+        self._catalog_changed = catalog_changed
+        self._loaded = loaded
         self._connect = connect
         self._settings = replace(settings, directory=settings.directory or path)
         self._servers_sync = servers_sync
@@ -221,7 +231,7 @@ class ReplicatedStore:
                 kind=kind,
             )
 
-        self._local = _LocalReplica(path / "replica", opened, self._loaded, kind)
+        self._local = _LocalReplica(path / "replica", opened, self._report_loaded, kind)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="omq-store-replication", daemon=True)
         self._thread.start()
@@ -296,8 +306,9 @@ class ReplicatedStore:
                 await asyncio.wait_for(self._ending.wait(), MAX_RETRY_DELAY_S)
         return None
 
-    def _loaded(self, store: LmdbReplica) -> None:
+    def _report_loaded(self, store: LmdbReplica) -> None:
         """Reports the state that a snapshot has brought."""
+        self._loaded()
         self._appended({topic.id: topic.last for topic in store.topics()})
 
     # Results
@@ -305,8 +316,10 @@ class ReplicatedStore:
     def _finished(self, writes: list[Write]) -> None:
         """Takes finished writes of the local store, in its thread."""
         rest = []
+        changed = False
         for write in writes:
             if isinstance(write, ApplyEntry):
+                changed = changed or any(_changes_catalog(one) for one in write.writes)
                 applied, loop, done = write.context
                 if applied is not None:
                     applied(write.writes, write.error)
@@ -316,6 +329,8 @@ class ReplicatedStore:
                 rest.append(write)
         if rest:
             self._notify(rest)
+        if changed:
+            self._catalog_changed()
 
     def _return(self, writes: list[Write]) -> None:
         """Returns finished writes to the caller."""
@@ -450,6 +465,10 @@ class ReplicatedStore:
 
     def __exit__(self, *exc: Any) -> None:
         self.close()
+
+
+def _changes_catalog(write: Write) -> bool:
+    return isinstance(write, MakeTopic | AlterTopic | DeleteTopic) and write.error is None
 
 
 def _resolve(done: asyncio.Future[None], error: BaseException | None) -> None:

@@ -12,8 +12,8 @@ import lmdb
 import pytest
 
 from omq._core import blocks
-from omq.store.errors import InDoubt, NotAllowed, NotLeader, StoreClosed, StoreError, TopicFull
-from omq.store.interface import Append, CommitStages, MakeTopic, Stage, Write
+from omq.store.errors import InDoubt, NotAllowed, NotLeader, StoreClosed, StoreError, TopicFull, UnknownTopic
+from omq.store.interface import AlterTopic, Append, CommitStages, DeleteTopic, MakeTopic, Stage, Write
 from omq.store.replication.journal import JournalUnavailable, JournalUnusable
 from omq.store.replication.replica import ReplicatedStore
 from omq.store.replication.role_machine import ReplicaSettings, Role
@@ -36,6 +36,8 @@ class Node:
         self.journal: RemoteJournal = cluster.journal.node()
         self.journal.faults.timeout = 0.2
         self.roles: list[Role] = []
+        self.changes = 0  # of the catalog
+        self.loads = 0  # of snapshots
         given = ReplicaSettings(name, (f"tcp://{name}",), **{"lease": LEASE_S, "snapshot_bytes": 0, **settings})
 
         async def connect() -> RemoteJournal:
@@ -49,10 +51,18 @@ class Node:
                 cluster_id=CLUSTER,
                 servers_sync=cluster.servers_sync,
                 role_changed=lambda role, lease: self.roles.append(role),
+                catalog_changed=self._catalog_changed,
+                loaded=self._loaded,
                 **calls,
             )
         )
         self.store: ReplicatedStore = self.opened.log
+
+    def _catalog_changed(self) -> None:
+        self.changes += 1
+
+    def _loaded(self) -> None:
+        self.loads += 1
 
     @property
     def position(self) -> int:
@@ -138,6 +148,28 @@ def test_a_follower_refuses_writes_and_names_the_leader(cluster: Cluster) -> Non
         make_topic(follower)
     assert (refusal.value.node, refusal.value.endpoints) == (leader.name, (f"tcp://{leader.name}",))
     assert follower.store.write_at_once([Append(1, RECORD, 1)]) is False
+
+
+def test_a_follower_learns_of_changes_of_the_catalog(cluster: Cluster) -> None:
+    cluster.start("a", "b")
+    leader = cluster.leader()
+    (follower,) = [node for node in cluster.nodes.values() if node is not leader]
+    topic = make_topic(leader)
+    until(lambda: follower.changes == 1)
+    assert [(one.id, one.name) for one in follower.store.topics()] == [(topic, "t")]
+    leader.opened.do(Append(topic, RECORD, 1))
+    follower.opened.wait_grown(topic, 1)
+    assert (leader.changes, follower.changes) == (1, 1)
+    leader.opened.do(AlterTopic(topic, {"max_age": 60}))
+    until(lambda: follower.changes == 2)
+    assert follower.store.topic(topic).settings == {"max_age": 60}
+    with pytest.raises(UnknownTopic):
+        leader.opened.do(DeleteTopic(topic + 1))
+    leader.opened.do(DeleteTopic(topic))
+    until(lambda: follower.changes == 3)
+    assert follower.store.topics() == []
+    cluster.check_equal()
+    assert (leader.changes, follower.changes) == (3, 3)
 
 
 def test_writes_at_the_loss_of_a_leader_are_stored_once(cluster: Cluster) -> None:
@@ -277,6 +309,7 @@ def test_a_new_node_loads_a_snapshot(cluster: Cluster) -> None:
     until(lambda: cluster.nodes["b"].position > servers.first)
     cluster.check_equal()
     assert cluster.nodes["b"].opened.grown[topic] > 0
+    assert (leader.loads, cluster.nodes["b"].loads) == (0, 1)
 
 
 def test_a_node_starts_without_the_journal(cluster: Cluster) -> None:
@@ -340,3 +373,4 @@ def test_a_node_that_was_away_loads_a_snapshot(cluster: Cluster) -> None:
     cluster.check_equal()
     assert follower.records(topic) == leader.records(topic)
     assert follower.opened.grown[topic] == leader.store.topic(topic).last
+    assert follower.loads == 1
