@@ -240,7 +240,7 @@ class BroadcastTopic(Topic):
     ) -> TopicSubscription:
         """Opens a subscription; see `Broker.subscribe`."""
         if self.deleted:
-            raise TopicError(f"topic {self.name!r} was deleted")
+            raise self.gone()
         if resume and name is not None and self._last_clients.get(name, client) != client:
             raise self._taken_over(name)
         holder = None if name is None else self._holders.get(name)
@@ -353,6 +353,14 @@ class BroadcastTopic(Topic):
         await super().close()
         for group in tuple(self.groups.values()):
             await group.queue.close()
+
+    def adopt_subscriptions(self, other: BroadcastTopic) -> None:
+        """Takes over the subscriptions, which are not durable, of the same topic in an earlier core."""
+        for subscription in other._subscriptions:
+            subscription.topic = self
+            self._subscriptions[subscription] = None
+            subscription.resume()
+        other._subscriptions.clear()
 
     def revoke_access(self, permissions: Permissions) -> None:
         for subscription in tuple(self._subscriptions):
@@ -481,6 +489,8 @@ class BroadcastTopic(Topic):
         self._schedule_save()
 
     def save(self) -> None:
+        if self.deleted:
+            return
         dirty, self._dirty = self._dirty, {}
         for name, position in dirty.items():
             self._submit_save(SetCursor(self.id, name, position))
@@ -567,7 +577,7 @@ class BroadcastTopic(Topic):
     async def purge(self, up_to: int) -> int:
         self.check_not_retained()
         with self.purging(up_to):
-            write = await self._store.do(Trim(self.id, up_to + 1))
+            write = await self.do(Trim(self.id, up_to + 1))
             self.shrunk(up_to)
         return write.dropped
 
@@ -627,7 +637,7 @@ class BroadcastTopic(Topic):
         position, active = self._cursors.pop(name), self._active.pop(name)
         self.touch()
         try:
-            await self._store.do(DeleteCursor(self.id, name))
+            await self.do(DeleteCursor(self.id, name))
         except BrokerError:
             self._cursors.setdefault(name, position)
             self._active.setdefault(name, active)
@@ -710,7 +720,7 @@ class BroadcastTopic(Topic):
     async def _drop_group(self, name: str) -> None:
         await self._check_unused(name, "deleted")
         async with self._change(name):
-            await self._store.do(DeleteGroup(self.id, name))
+            await self.do(DeleteGroup(self.id, name))
             self._damaged_groups.pop(name, None)
             self._ack_floors.pop(name, None)
         self._schedule_trim()
@@ -765,9 +775,9 @@ class BroadcastTopic(Topic):
         self._moving[name] = position
         try:
             async with self._change(name):
-                await self._store.do(SetGroup(self.id, name, position))
+                await self.do(SetGroup(self.id, name, position))
                 if self.deleted:
-                    raise TopicError(f"topic {self.name!r} was deleted")
+                    raise self.gone()
                 self._damaged_groups.pop(name, None)
                 self._ack_floors[name] = position
                 self._add_group(name, self.state())

@@ -253,6 +253,11 @@ class ReplicatedStore:
         return None if self._machine is None else self._machine.lease
 
     @property
+    def position(self) -> int:
+        """The sequence of the last entry of the journal that this node has applied."""
+        return self._local.position[0]
+
+    @property
     def members(self) -> dict[str, list[str]]:
         """The endpoints of the nodes that have announced themselves lately, and of this one."""
         return self._members.endpoints
