@@ -21,6 +21,7 @@ from omq.broker.client.async_streams import AsyncConsumer as Consumer
 from omq.broker.client.async_streams import AsyncSubscription as Subscription
 from omq.broker.client.calls import Calls
 from omq.broker.client.readers import BATCH_BYTES, PARTS, ColumnReader, RangeReader
+from omq.broker.cluster import Cluster
 from omq.broker.errors import (
     BrokerError,
     BrokerFailed,
@@ -49,6 +50,7 @@ __all__ = [
     "BrokerTimeout",
     "Busy",
     "Client",
+    "Cluster",
     "Columns",
     "Committed",
     "Consumer",

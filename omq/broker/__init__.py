@@ -13,6 +13,7 @@
 
 from omq.broker.client.client import Client
 from omq.broker.client.streams import Consumer, Subscription
+from omq.broker.cluster import Cluster
 from omq.broker.errors import (
     BrokerError,
     BrokerFailed,
@@ -35,6 +36,7 @@ __all__ = [
     "BrokerTimeout",
     "Busy",
     "Client",
+    "Cluster",
     "Columns",
     "Committed",
     "Consumer",

@@ -62,7 +62,7 @@ class Node:
 
     @property
     def leads(self) -> bool:
-        """Returns whether it runs and says that it leads."""
+        """Returns whether it runs, and leads by its ready file."""
         return self.command is not None and bool(self.endpoints.get("leader"))
 
     @property

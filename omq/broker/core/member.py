@@ -9,7 +9,7 @@ import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from omq.broker.cluster import Cluster, is_name
 from omq.broker.core.stats import ClusterStats
@@ -32,7 +32,7 @@ Connect = Callable[[], Awaitable[Journal]]
 
 
 class Member:
-    """This broker as a member of a cluster. Lives in the broker's loop, unless a method says otherwise.
+    """This broker as a member of a cluster. Lives in the broker's loop, except for the methods of other threads.
 
     Args:
         cluster: The cluster.
@@ -131,7 +131,7 @@ class Member:
         )
 
     def stats(self, *, leads: bool) -> ClusterStats:
-        """Returns what `WELCOME` says about the cluster.
+        """Returns the cluster, as in `WELCOME`.
 
         Args:
             leads: The core that is asked leads.
@@ -149,6 +149,11 @@ class Member:
     def position(self) -> int:
         """The sequence of the last entry of the journal that this broker has applied."""
         return 0 if self._store is None else self._store.position
+
+    @property
+    def trouble(self) -> str:
+        """The reason for which this broker takes no part in the cluster now; empty if it does."""
+        return "" if self._store is None else self._store.trouble
 
     def _take_role(self, role: Role, lease: Lease | None) -> None:
         """Takes a new role or lease; in the thread of the store."""
@@ -168,17 +173,32 @@ class Member:
 
     def _report(self, role: Role, before: Role, lease: Lease | None) -> None:
         """Logs a new role or lease."""
-        fields: dict[str, Any] = {"cluster": self.cluster.name, "node": self.node}
+        cluster, node = self.cluster.name, self.node
+        endpoints = list(self.endpoints)
         if role is Role.LEADER:
-            fields["event"] = "leader_elected"
-            log.info("node %s leads the cluster %r", self.node, self.cluster.name, extra=fields)
+            log.info(
+                "node %s leads the cluster %r",
+                node,
+                cluster,
+                extra={"event": "leader_elected", "cluster": cluster, "node": node, "endpoints": endpoints},
+            )
         elif before is Role.LEADER:
-            fields["event"] = "leader_lost"
-            log.warning("node %s no longer leads the cluster %r", self.node, self.cluster.name, extra=fields)
+            log.warning(
+                "node %s no longer leads the cluster %r",
+                node,
+                cluster,
+                extra={"event": "leader_lost", "cluster": cluster, "node": node, "endpoints": endpoints},
+            )
         elif role is Role.FOLLOWER and lease is not None and self._is_other(lease):
-            endpoints = list(lease.endpoints)
-            fields |= {"event": "following", "leader": lease.node, "endpoints": endpoints}
-            log.info("node %s follows %s at %s", self.node, lease.node, ", ".join(endpoints), extra=fields)
+            leader = list(lease.endpoints)
+            log.info(
+                "node %s of the cluster %r follows %s at %s",
+                node,
+                cluster,
+                lease.node,
+                ", ".join(leader),
+                extra={"event": "following", "cluster": cluster, "node": lease.node, "endpoints": leader},
+            )
 
 
 def _stored_node(directory: Path) -> str:

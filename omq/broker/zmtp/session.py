@@ -322,7 +322,7 @@ class ClientSession:
     def put(self, parts: Parts) -> None:
         """Sends an answer, if the connection is open; the error `not-leader` instead if it may be out of date."""
         if not self.broker.current():
-            self._answer_error(bytes(parts[1]), self.broker.not_leader())
+            self.fail(bytes(parts[1]), self.broker.not_leader())
         else:
             self.send(parts)
 
