@@ -18,6 +18,7 @@ __all__ = [
     "Damaged",
     "DuplicateSequence",
     "MessageTooLarge",
+    "NotLeader",
     "Overrun",
     "PermissionDenied",
     "StoreFull",
@@ -132,6 +133,15 @@ class Busy(BrokerError):
     """
 
     code = "busy"
+
+
+class NotLeader(BrokerError):
+    """Raised for a request that only the leader of a cluster executes, by another member of it: nothing was stored.
+
+    A `Client` with `role="leader"` finds the leader, and repeats the request there.
+    """
+
+    code = "not-leader"
 
 
 class DuplicateSequence(BrokerError):
