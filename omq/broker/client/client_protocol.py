@@ -377,9 +377,9 @@ class ClientProtocol:
             self._send(request)
 
     def _handle_error(self, tag: bytes, error: BrokerError) -> None:
-        request = self._requests.get(tag)
-        if isinstance(error, NotLeader) and self._ends_session(tag, request):
+        if isinstance(error, NotLeader) and self.follows_leader:
             raise LeaderElsewhere(str(error))
+        request = self._requests.get(tag)
         if request is None:
             if (stream := self._remove(tag)) is not None:
                 stream.end(error)
@@ -400,13 +400,6 @@ class ClientProtocol:
             self._finish(request, [])
             return
         self._finish(request, [], error)
-
-    def _ends_session(self, tag: bytes, request: PendingRequest | None) -> bool:
-        """Returns whether a `not-leader` for a tag ends the session: requests and streams go on in the next one."""
-        if self.follows_leader or tag == b"":
-            return True
-        # The broker has another role than before. The stream may resume in its new one.
-        return tag in self._streams if request is None else request.command == protocol.HELLO
 
     # ------------------------------------------------------------------ requests
 
