@@ -32,7 +32,7 @@ Connect = Callable[[], Awaitable[Journal]]
 
 
 class Member:
-    """This broker as a member of a cluster. Lives in the broker's loop, except for the methods of other threads.
+    """A broker as a member of a cluster. Lives in the broker's loop, except for methods that are called elsewhere.
 
     Args:
         cluster: The cluster.

@@ -25,7 +25,7 @@ def cluster(tmp_path: Path) -> Iterator[BrokerCluster]:
 def test_another_broker_takes_over_what_was_acknowledged(cluster: BrokerCluster) -> None:
     leader = cluster.leader()
     follower, other = cluster.followers()
-    with Client(leader.endpoint) as client, Client(follower.endpoint) as reader:
+    with Client(leader.endpoint) as client, Client(follower.endpoint, role="any") as reader:
         client.create("t", persistence="weak")
         client.create("jobs", delivery="round-robin", persistence="weak")
         ids = client.publish_many("t", [b"%d" % number for number in range(1000)])

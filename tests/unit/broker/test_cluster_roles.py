@@ -216,7 +216,7 @@ def test_a_leader_whose_clock_was_stopped_answers_nothing(tmp_path: Path, monkey
             about = (await raw.hello())["cluster"]
             assert (about["role"], about["leader"]) == ("follower", [])
             assert leader.server.broker.summary()["cluster"] == about
-            # What the journal has acknowledged is true, and is told; nothing is delivered.
+            # What the journal has acknowledged is true, and is answered; nothing is delivered.
             assert (await raw.ask(p.APPEND, b"jobs", RECORDS))[0] == p.PUBLISHED
             assert (await raw.ask(p.PING))[0] == p.PONG
             monkeypatch.undo()
