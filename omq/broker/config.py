@@ -210,7 +210,7 @@ def check_strong(topics: Iterable[TopicSpec], cluster: Cluster) -> None:
         if topic.persistence == "strong" and not cluster.servers_sync:
             raise ConfigError(
                 f"topic {topic.name}: a strong topic needs servers_sync, which states that all NATS servers have "
-                "`sync_interval: always`"
+                "`sync_interval: always`; or make it weak"
             )
 
 
@@ -343,17 +343,14 @@ def cluster_of(settings: Mapping[str, Any]) -> Cluster | None:
         settings: The arguments of `Cluster`.
 
     Raises:
-        ConfigError: One is missing or not valid.
+        UsageError: One is missing or not valid.
     """
     if not settings:
         return None
-    for key, option in (("name", "--cluster NAME"), ("servers", "--replicated nats://HOST:PORT")):
+    for key, text in (("name", "the name of the cluster"), ("servers", "the NATS servers, as nats://HOST:PORT")):
         if key not in settings:
-            raise ConfigError(f"[cluster]: {key} is missing; give it there or as {option}")
-    try:
-        return Cluster(**settings)
-    except UsageError as fault:
-        raise ConfigError(f"[cluster]: {fault}") from None
+            raise UsageError(f"{key}: is missing; give {text}").about(key)
+    return Cluster(**settings)
 
 
 _MIN_HEARTBEAT_S: Final = 0.1

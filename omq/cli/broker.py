@@ -50,6 +50,8 @@ LOG: Final = logging.getLogger("omq.broker")
 DEFAULT_BIND: Final = "tcp://127.0.0.1:*"
 DIRECTORY: Final = NonEmptyPath(file_okay=False, path_type=Path)
 
+#: The options of arguments of `Cluster` that have other names.
+CLUSTER_OPTIONS: Final = {"name": "--cluster", "servers": "--replicated"}
 #: The settings that SIGHUP does not change, by their names in the file.
 FIXED_SETTINGS: Final[dict[str, Callable[[Config], object]]] = {
     "bind": lambda config: config.bind,
@@ -138,7 +140,12 @@ def merge_config(
     if memory:
         check_memory(all_topics)
     settings = {**config.cluster, **cluster}
-    member = cluster_of(settings)
+    try:
+        member = cluster_of(settings)
+    except UsageError as fault:
+        if fault.argument in config.cluster and fault.argument not in cluster:
+            raise ConfigError(f"{path}: [cluster]: {fault}") from None
+        raise
     if member is not None and memory:
         raise ConfigError("--memory keeps everything in memory: it does not go with a cluster, which needs DIR")
     if member is not None:
@@ -389,7 +396,7 @@ def broker(
         )
         return config, load_security(config, path, override is not None)
 
-    with errors_of_command("the broker", "broker"):
+    with errors_of_command("the broker", "broker", CLUSTER_OPTIONS):
         config, admission = read()
         server = AsyncServer(
             directory,

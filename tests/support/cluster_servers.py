@@ -33,9 +33,10 @@ class ClusterServer:
         self.name = name
         self.journal: RemoteJournal = journal.node()
         self.journal.faults.timeout = 0.2
-        cluster = Cluster(name="test", servers="nats://memory", node=name, servers_sync=True, lease=LEASE_S)
+        sync = options.pop("servers_sync", True)
+        cluster = Cluster(name="test", servers="nats://memory", node=name, servers_sync=sync, lease=LEASE_S)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(member, "_nats", lambda cluster: self._connect)
+            patch.setattr(member, "_nats", lambda cluster: lambda: self._connect())
             self.server = AsyncServer(directory / name, **{"cluster": cluster, **options})
 
     async def _connect(self) -> RemoteJournal:
@@ -78,7 +79,7 @@ class ClusterServers:
 async def cluster_servers(directory: Path, count: int = 2, **options: Any) -> AsyncIterator[ClusterServers]:
     """Runs brokers of a cluster in this loop until the end of the block."""
     journal = JournalThread()
-    nodes = [ClusterServer(journal, directory, f"b{number}", options) for number in range(count)]
+    nodes = [ClusterServer(journal, directory, f"b{number}", dict(options)) for number in range(count)]
     try:
         await asyncio.gather(*(node.server.start() for node in nodes))
         yield ClusterServers(journal, nodes)

@@ -345,6 +345,8 @@ class Broker:
         if topic is not None:
             _compare(topic, delivery, persistence, checked)
             return topic
+        if persistence == "strong" and self.member is not None:
+            self.member.check_strong(name)
         self._check_cycle(name, target)
         if client is not None:
             owner = ANY_CLIENT if client.user is None else client.user

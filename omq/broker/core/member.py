@@ -13,13 +13,13 @@ from typing import Final
 
 from omq.broker.cluster import Cluster, is_name
 from omq.broker.core.stats import ClusterStats
-from omq.broker.errors import NotLeader
+from omq.broker.errors import NotLeader, TopicError
 from omq.errors import UsageError
 from omq.serving.extras import missing_extra
 from omq.store.interface import Appended, Notify
 from omq.store.replication.codec import Lease
 from omq.store.replication.journal import Journal
-from omq.store.replication.replica import ReplicatedStore
+from omq.store.replication.replica import UNSYNCED, ReplicatedStore
 from omq.store.replication.role_machine import ReplicaSettings, Role
 
 log = logging.getLogger("omq.broker")
@@ -27,6 +27,8 @@ log = logging.getLogger("omq.broker")
 #: The file in the directory of a broker that has its id in the cluster.
 NODE_FILE: Final = "node"
 _NODE_BYTES: Final = 8
+#: Seconds of the start in which a journal that cannot be used is an error.
+MAX_FIRST_ATTEMPT_S: Final = 10.0
 
 Connect = Callable[[], Awaitable[Journal]]
 
@@ -78,8 +80,12 @@ class Member:
         self.node = self.node or _stored_node(self._directory)
 
     def open(self, notify: Notify, appended: Appended) -> ReplicatedStore:
-        """Opens the store of this broker; in any thread."""
-        self._store = ReplicatedStore(
+        """Opens the store of this broker; in any thread.
+
+        Raises:
+            StoreError: The store cannot be opened, or the journal needs an operator.
+        """
+        store = ReplicatedStore(
             self._directory,
             self._connect,
             ReplicaSettings(self.node, self.endpoints, self.cluster.lease),
@@ -92,7 +98,13 @@ class Member:
             servers_sync=self.cluster.servers_sync,
             kind="broker",
         )
-        return self._store
+        try:
+            store.check_journal(MAX_FIRST_ATTEMPT_S)
+        except BaseException:
+            store.close()
+            raise
+        self._store = store
+        return store
 
     # ------------------------------------------------------------------ the role
 
@@ -144,6 +156,15 @@ class Member:
             "leader": list(self.endpoints) if leads else self.leader(),
             "members": [endpoints[0] for endpoints in members.values() if endpoints],
         }
+
+    def check_strong(self, topic: str) -> None:
+        """Checks that a topic can be strong.
+
+        Raises:
+            TopicError: The servers of the journal do not sync.
+        """
+        if not self.cluster.servers_sync:
+            raise TopicError(UNSYNCED.format(topic))
 
     @property
     def position(self) -> int:
@@ -215,7 +236,7 @@ def _stored_node(directory: Path) -> str:
         os.replace(temporary, path)
     node = path.read_text("utf-8", "replace").strip()
     if not is_name(node):
-        raise UsageError(f"{path}: {node!r:.80} is not the id of a broker; give `node`").about("node")
+        raise UsageError(f"node: {path} has {node!r:.80}, which is not a valid id; give another one").about("node")
     return node
 
 

@@ -219,6 +219,7 @@ class ReplicatedStore:
         self._machine: RoleMachine | None = None
         self._members = Members(settings.node, settings.endpoints)
         self._ending = asyncio.Event()
+        self._tried = threading.Event()  # the first attempt to connect has ended
 
         def opened() -> LmdbReplica:
             return LmdbReplica(
@@ -268,6 +269,19 @@ class ReplicatedStore:
         shortage = self._local.store.shortage
         return shortage or ("the journal is not connected" if self._machine is None else self._machine.trouble)
 
+    def check_journal(self, seconds: float) -> None:
+        """Waits for the first attempt to connect to the journal.
+
+        Args:
+            seconds: The longest wait.
+
+        Raises:
+            StoreError: The journal needs an operator. That it is not available now is not an error.
+        """
+        self._tried.wait(seconds)
+        if self._broken is not None:
+            raise self._broken
+
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
@@ -280,6 +294,7 @@ class ReplicatedStore:
             self._broken = without_traceback(error)
         finally:
             self._machine = None
+            self._tried.set()
             self._loop.close()
             self._take_inbox()
 
@@ -304,9 +319,12 @@ class ReplicatedStore:
         """Connects to the journal; returns `None` if the store is closed before."""
         while not self._closed:
             try:
-                return await self._connect()
+                journal = await self._connect()
+                self._tried.set()
+                return journal
             except JournalUnavailable as error:
                 log.warning("node %s: %s", self._settings.node, error)
+                self._tried.set()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ending.wait(), MAX_RETRY_DELAY_S)
         return None

@@ -15,9 +15,12 @@ import pytest
 import omq.asyncio
 from omq._core import blocks
 from omq.broker import protocol as p
+from omq.broker.errors import BrokerError
+from omq.broker.sexp import Client as SexpClient
 from omq.broker.zmtp.session import ClientSession
 from tests.support.async_waits import until
 from tests.support.cluster_servers import ClusterServer, ClusterServers, cluster_servers
+from tests.support.waits import until as until_blocking
 
 RECORDS = blocks.encode([b"one"])
 TIMEOUT_S = 20.0
@@ -299,5 +302,99 @@ def test_the_leader_makes_the_declared_topics(tmp_path: Path) -> None:
                 await followed(node, "t")
                 await followed(node, "jobs")
                 assert node.server.broker.topics["jobs"].settings == {"max_deliveries": 3}
+
+    asyncio.run(run())
+
+
+def test_strong_topics_need_servers_that_sync(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with leader_and_follower(tmp_path, servers_sync=False) as (_, leader, _), client(leader) as raw:
+            answer = await raw.ask(p.CREATE, j(name="t", persistence="strong"))
+            assert answer[2] == b"topic"
+            assert b"sync_interval: always" in answer[3]
+            await create(raw, "t")
+
+    asyncio.run(run())
+
+
+def test_a_durable_subscription_and_a_group_move_to_the_next_leader(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with leader_and_follower(tmp_path) as (cluster, leader, follower):
+            async with client(leader) as raw:
+                await create(raw, "t")
+                assert (await raw.ask(p.APPEND, b"t", blocks.encode([b"1", b"2", b"3"])))[0] == p.PUBLISHED
+                await raw.send(p.SUBSCRIBE, b"t", j(name="durable", replay="earliest"), tag=b"s")
+                assert {(await raw.recv())[0] for _ in range(2)} == {p.SUBSCRIBED, p.BLOCK}
+                await raw.send(p.CONSUME, b"t", j(group="workers", replay="earliest", credit=10), tag=b"g")
+                assert [(await raw.recv())[0] for _ in range(2)] == [p.CONSUMING, p.JOBS]
+                await raw.send(p.POSITION, p.u64(1), tag=b"s")
+                await raw.send(p.ACK, p.u64(1) + p.u64(2), tag=b"g")
+                assert (await raw.ask(p.FLUSH))[0] == p.FLUSHED
+                leader.journal.faults.part()
+                assert await cluster.leader(leader) is follower
+            async with client(follower) as raw:
+                assert json.loads((await raw.ask(p.DURABLES, b"t"))[2])[0]["position"] == 1
+                assert json.loads((await raw.ask(p.GROUPS, b"t"))[2])[0]["lag"] == 1
+                await raw.send(p.CONSUME, b"t", j(group="workers", credit=10), tag=b"g")
+                assert (await raw.recv())[0] == p.CONSUMING
+                _, _, header, _, _ = await raw.recv()
+                assert blocks.read_header(header)[:2] == (3, 1)
+
+    asyncio.run(run())
+
+
+def test_a_follower_that_loads_a_snapshot_keeps_its_subscriptions(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with (
+            leader_and_follower(tmp_path) as (_, leader, follower),
+            client(leader) as first,
+            client(follower) as second,
+        ):
+            await create(first, "t")
+            await followed(follower, "t")
+            await second.send(p.SUBSCRIBE, b"t", j(), tag=b"s")
+            assert (await second.recv())[0] == p.SUBSCRIBED
+            core = follower.server.broker
+            member = follower.server._member
+            assert member is not None
+            member.loaded()  # as the store calls it
+            assert follower.server.broker is not core
+            assert (await first.ask(p.APPEND, b"t", RECORDS))[0] == p.PUBLISHED
+            assert (await second.recv())[:2] == [p.BLOCK, b"s"]
+
+    asyncio.run(run())
+
+
+def test_s_expressions_know_the_roles(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with leader_and_follower(tmp_path, sexp="tcp://127.0.0.1:*") as (_, leader, follower):
+
+            def talk() -> None:
+                with (
+                    SexpClient(leader.server.endpoints["sexp"]) as first,
+                    SexpClient(follower.server.endpoints["sexp"]) as second,
+                ):
+                    first.create("t", persistence="weak")
+                    first.publish("t", b"1")
+                    until_blocking(lambda: "t" in follower.server.broker.topics)
+                    subscription = second.subscribe("t", replay="earliest")
+                    assert subscription.recv(timeout=TIMEOUT_S).body == b"1"
+                    for refused in (
+                        lambda: second.publish("t", b"2"),
+                        lambda: second.create("other", persistence="weak"),
+                    ):
+                        with pytest.raises(BrokerError, match=leader.endpoint):
+                            refused()
+                    held = first.subscribe("t")
+                    leader.journal.faults.part()
+                    with pytest.raises(BrokerError, match="this node has lost its lease"):
+                        first.publish("t", b"unknown")
+                    with pytest.raises(BrokerError, match="this broker is a follower"):
+                        held.recv(timeout=TIMEOUT_S)
+                    until_blocking(lambda: follower.leads)
+                    second.publish("t", b"2")
+                    assert subscription.recv(timeout=TIMEOUT_S).body == b"2"
+
+            await asyncio.to_thread(talk)
 
     asyncio.run(run())
