@@ -231,12 +231,14 @@ class NodeJournal:
         self.servers.truncate(below)
         await self._answer()
 
-    async def put_snapshot(self, position: int, directory: Path) -> None:
+    async def put_snapshot(self, position: int, directory: Path) -> int:
         files = _files(directory)
         await self._request()
-        if self.servers.snapshot is None or self.servers.snapshot[0] < position:
+        replaced = self.servers.snapshot[0] if self.servers.snapshot else 0
+        if replaced <= position:
             self.servers.snapshot = position, files
         await self._answer()
+        return replaced if replaced <= position else 0
 
     async def get_snapshot(self, target: Path) -> int | None:
         await self._request()
@@ -363,8 +365,8 @@ class RemoteJournal:
     async def truncate(self, below: int) -> None:
         await self._call(self._node.truncate(below))
 
-    async def put_snapshot(self, position: int, directory: Path) -> None:
-        await self._call(self._node.put_snapshot(position, directory))
+    async def put_snapshot(self, position: int, directory: Path) -> int:
+        return await self._call(self._node.put_snapshot(position, directory))
 
     async def get_snapshot(self, target: Path) -> int | None:
         return await self._call(self._node.get_snapshot(target))

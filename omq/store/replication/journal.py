@@ -114,12 +114,16 @@ class Journal(Protocol):
         """
         ...
 
-    async def put_snapshot(self, position: int, directory: Path) -> None:
+    async def put_snapshot(self, position: int, directory: Path) -> int:
         """Stores the files of a directory as the newest snapshot, and deletes older ones after that.
 
         Args:
             position: The sequence of the last entry that the snapshot contains.
             directory: The snapshot.
+
+        Returns:
+            The position of the snapshot that it replaces. Zero if there was none, or if there is a newer one and
+            nothing is stored.
 
         Raises:
             JournalUnavailable: The servers do not answer; the older snapshot is still there.

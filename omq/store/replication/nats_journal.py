@@ -243,7 +243,7 @@ class NatsJournal:
 
     async def put_snapshot(
         self, position: int, directory: Path, progress: Callable[[int, int], None] | None = None
-    ) -> None:
+    ) -> int:
         """Stores the files of a directory as the newest snapshot. See `Journal.put_snapshot`.
 
         Args:
@@ -252,7 +252,7 @@ class NatsJournal:
             progress: Called with the bytes that were sent, and their total.
         """
         try:
-            await self._snapshots.put(position, directory, progress)
+            return await self._snapshots.put(position, directory, progress)
         except NatsApiError as error:
             raise error.explained("storing a snapshot") from error
 

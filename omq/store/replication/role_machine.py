@@ -219,7 +219,6 @@ class RoleMachine:
         self._checked: Write | None = None  # a write that `LocalStore.check` has permitted
         self._journal_bytes = 0  # of entries since the last snapshot
         self._snapshot: asyncio.Task[None] | None = None
-        self._truncate_to = 0  # the position of the last snapshot of this node
         self._next_upkeep = self._clock.now()
 
     # The interface of the store
@@ -683,10 +682,9 @@ class RoleMachine:
             position = await self._local.snapshot(target)
             if not self.is_leader_now():
                 return
-            await self._journal.put_snapshot(position, target)
-        if self._truncate_to and self.is_leader_now():
-            await self._journal.truncate(self._truncate_to + 1)
-        self._truncate_to = position
+            replaced = await self._journal.put_snapshot(position, target)
+        if replaced and self.is_leader_now():
+            await self._journal.truncate(replaced + 1)
 
 
 class _EntryReader:

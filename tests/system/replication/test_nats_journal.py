@@ -302,10 +302,10 @@ class TestSnapshots:
             assert await journal.get_snapshot(tmp_path / "none") is None
             assert not (tmp_path / "none").exists()
             small, large = snapshot_in(tmp_path, 10, "small"), snapshot_in(tmp_path, 5_000_000, "large")
-            await journal.put_snapshot(3, small)
+            assert await journal.put_snapshot(3, small) == 0
             sent: list[tuple[int, int]] = []
-            await journal.put_snapshot(8, large, lambda *progress: sent.append(progress))
-            await journal.put_snapshot(7, small)  # late
+            assert await journal.put_snapshot(8, large, lambda *progress: sent.append(progress)) == 3
+            assert await journal.put_snapshot(7, small) == 0  # late
             received: list[tuple[int, int]] = []
             assert await journal.get_snapshot(tmp_path / "got", lambda *progress: received.append(progress)) == 8
             assert files_of(tmp_path / "got") == files_of(large)
