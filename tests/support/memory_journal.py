@@ -44,9 +44,11 @@ class MemoryJournal:
 
     Args:
         chunk_bytes: The size to which entries are cut.
+        lease: The duration of the lease in seconds.
     """
 
-    def __init__(self, chunk_bytes: int = 1 << 20) -> None:
+    def __init__(self, chunk_bytes: int = 1 << 20, lease: float = 1.0) -> None:
+        self.lease = lease
         self.first = 1
         self.chunks: list[Chunk] = []  # from the sequence `first` on
         self.snapshot: tuple[int, dict[str, bytes]] | None = None
@@ -162,6 +164,7 @@ class NodeJournal:
 
     def __init__(self, servers: MemoryJournal) -> None:
         self.servers = servers
+        self.lease = servers.lease
         self.faults = Faults()
         self.late = 1.5  # times `Faults.timeout`, after which a late entry arrives
         self._closed = False
@@ -331,6 +334,7 @@ class RemoteJournal:
     """The connection of a node to a journal in another loop. Implements `Journal`."""
 
     def __init__(self, node: NodeJournal, loop: asyncio.AbstractEventLoop) -> None:
+        self.lease = node.lease
         self.faults = node.faults
         self._node = node
         self._loop = loop

@@ -62,7 +62,13 @@ class Journal(Protocol):
 
     An entry has one sequence, or several if it is stored in chunks. Sequences only grow. Each call raises
     JournalUnusable when the journal needs an operator.
+
+    Attributes:
+        lease: The duration of the lease in seconds, which the cluster has had since its journal was created. A node
+            with another one would claim the lease while the leader still has it.
     """
+
+    lease: float
 
     async def append(self, payload: bytes, expected: int) -> int:
         """Appends an entry, and waits until a majority of the servers has it.

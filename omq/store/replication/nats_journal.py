@@ -20,6 +20,7 @@ import asyncio
 import base64
 import json
 import logging
+import math
 import os
 import re
 import time
@@ -58,6 +59,7 @@ MAX_CHUNK_BYTES: Final = 1024 * 1024
 #: Bytes that `max_payload` of the servers must allow at least.
 MIN_CHUNK_BYTES: Final = 4096
 RETRY_DELAY_S: Final = 0.02
+DEFAULT_LEASE_S: Final = 3.0
 #: Seconds in which the leader of a stream answers, if there is one.
 LEADER_TIMEOUT_S: Final = 0.2
 
@@ -68,6 +70,7 @@ _NO_ENTRY: Final = 2  # a flag: this sequence has no entry
 _EXPECTED: Final = "Nats-Expected-Last-Sequence"
 _CLUSTER: Final = "omq-cluster"
 _JOURNAL: Final = "omq-journal"
+_LEASE: Final = "omq-lease"
 _RESTORE: Final = "stop the brokers, and begin a new cluster with the store of the broker that was last the leader"
 _log = logging.getLogger("omq.replication")
 
@@ -85,9 +88,11 @@ class NatsJournal:
         sync_always: The operator states that all servers have `sync_interval: always`. Then an append is on the disks
             of a majority when it is acknowledged; otherwise in their memory. NATS reports the setting only at the
             monitoring port and to the system account, so a client of another account cannot check it.
+        lease: The duration of the lease in seconds, if the stream does not exist yet.
 
     Attributes:
         sync_always: The statement of the operator.
+        lease: The duration of the lease in seconds, as the stream has it. See `Journal`.
         identity: A random text that the stream got when it was created. Another text is another journal.
     """
 
@@ -98,10 +103,14 @@ class NatsJournal:
         replicas: int = 3,
         max_bytes: int = -1,
         sync_always: bool = False,
+        lease: float = DEFAULT_LEASE_S,
     ) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", cluster):
             raise ValueError(f"cluster: {cluster!r} is not a valid name; use up to 64 letters, digits, '-' and '_'")
+        if not 0 < lease < math.inf:
+            raise ValueError(f"lease: {lease} is not valid; expected a number of seconds above 0")
         self.sync_always = sync_always
+        self.lease = lease
         self.identity = ""
         self._connection = connection
         self._cluster = cluster
@@ -137,6 +146,7 @@ class NatsJournal:
         replicas: int = 3,
         max_bytes: int = -1,
         sync_always: bool = False,
+        lease: float = DEFAULT_LEASE_S,
         create: bool = True,
     ) -> NatsJournal:
         """Connects to the servers, and creates the stream or checks its settings.
@@ -147,6 +157,7 @@ class NatsJournal:
             replicas: The servers that keep a copy.
             max_bytes: The bytes that the journal may take; -1 for no limit.
             sync_always: The operator states that all servers have `sync_interval: always`.
+            lease: The duration of the lease in seconds, if the stream does not exist yet; otherwise its own is used.
             create: Create the stream if it does not exist.
 
         Raises:
@@ -155,7 +166,7 @@ class NatsJournal:
         """
         connection = NatsConnection(options)
         try:
-            journal = cls(connection, cluster, replicas, max_bytes, sync_always)
+            journal = cls(connection, cluster, replicas, max_bytes, sync_always, lease)
             await connection.open()
             await journal._open(create)
         except BaseException:
@@ -316,6 +327,14 @@ class NatsJournal:
             await asyncio.sleep(RETRY_DELAY_S)
         self._check(info)
         self.identity = info["config"]["metadata"][_JOURNAL]
+        if (lease := float(info["config"]["metadata"][_LEASE])) != self.lease:
+            _log.warning(
+                "the cluster %r has a lease of %g s since its journal was created; lease=%g is ignored",
+                self._cluster,
+                lease,
+                self.lease,
+            )
+            self.lease = lease
         if self._connection.max_payload < MIN_CHUNK_BYTES:
             raise JournalUnusable(
                 f"max_payload of the NATS servers allows {self._connection.max_payload} bytes next to headers; "
@@ -337,7 +356,7 @@ class NatsJournal:
         return await self._create()
 
     async def _create(self) -> Any:
-        metadata = {_CLUSTER: self._cluster, _JOURNAL: uuid4().hex}
+        metadata = {_CLUSTER: self._cluster, _JOURNAL: uuid4().hex, _LEASE: str(self.lease)}
         try:
             return await self._connection.call(f"STREAM.CREATE.{self._stream}", {**self._config, "metadata": metadata})
         except NatsApiError as error:
@@ -354,7 +373,7 @@ class NatsJournal:
                 f"the stream {self._stream!r} is not the journal of the cluster {self._cluster!r}: its metadata name "
                 f"{metadata.get(_CLUSTER)!r}; choose another name for the cluster, or delete the stream"
             )
-        wrong = []
+        wrong = [] if _is_lease(found := metadata.get(_LEASE, "")) else [f"{_LEASE} {found!r} in its metadata"]
         free = {"name", "duplicate_window", "max_bytes", "allow_direct", "num_replicas"}
         for name, wanted in self._config.items():
             found = config.get(name, False if isinstance(wanted, bool) else 0)
@@ -542,6 +561,13 @@ class NatsJournal:
 
     def _deleted(self) -> StoreError:
         return JournalUnusable(f"the stream {self._stream!r} was deleted; {_RESTORE}")
+
+
+def _is_lease(text: str) -> bool:
+    try:
+        return 0 < float(text) < math.inf
+    except ValueError:
+        return False
 
 
 class _Head(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -384,7 +385,7 @@ class TestSnapshots:
 class TestSettings:
     def test_a_stream_with_other_settings_is_rejected(self, servers: NatsServers) -> None:
         async def test(journal: NatsJournal) -> None:
-            config = {**journal._config, "metadata": {"omq-cluster": "settings", "omq-journal": "x"}}
+            config = journal._config
             wrong = {"num_replicas": 1, "max_age": 3600 * 10**9, "deny_delete": False, "storage": "memory"}
             for number, (name, value) in enumerate(wrong.items()):
                 stream = f"OMQ_settings{number}"
@@ -392,7 +393,7 @@ class TestSettings:
                     **config,
                     "name": stream,
                     "subjects": [f"omq.journal.settings{number}"],
-                    "metadata": {"omq-cluster": f"settings{number}", "omq-journal": "x"},
+                    "metadata": {"omq-cluster": f"settings{number}", "omq-journal": "x", "omq-lease": "2.0"},
                     name: value,
                 }
                 await journal._connection.call(f"STREAM.CREATE.{stream}", changed)
@@ -400,6 +401,30 @@ class TestSettings:
                     await NatsJournal.connect(NatsOptions(servers=servers.urls), f"settings{number}")
 
         with_journal(servers, "settings", test)
+
+    def test_the_lease_of_the_cluster_is_that_of_the_stream(
+        self, servers: NatsServers, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def test() -> None:
+            async with opened(servers, "lease", lease=1.5) as first, opened(servers, "lease", lease=0.5) as second:
+                assert (first.lease, second.lease) == (1.5, 1.5)
+            assert [record.getMessage() for record in caplog.records if "lease" in record.getMessage()] == [
+                "the cluster 'lease' has a lease of 1.5 s since its journal was created; lease=0.5 is ignored"
+            ]
+            options = NatsOptions(servers=servers.urls)
+            for lease in (0, -1.0, math.inf, math.nan):
+                with pytest.raises(ValueError, match=r"lease: .* is not valid; expected"):
+                    await NatsJournal.connect(options, "lease", lease=lease)
+            for number, lease_text in enumerate(["", "x", "0", "nan"]):
+                name = f"lease{number}"
+                stream = {**first._config, "name": f"OMQ_{name}", "subjects": [f"omq.journal.{name}"]}
+                stream["metadata"] = {"omq-cluster": name, "omq-journal": "x", "omq-lease": lease_text}
+                async with opened(servers, "lease", lease=1.5) as journal:
+                    await journal._connection.call(f"STREAM.CREATE.OMQ_{name}", stream)
+                with pytest.raises(JournalUnusable, match=f"omq-lease '{lease_text}' in its metadata"):
+                    await NatsJournal.connect(options, name)
+
+        asyncio.run(test())
 
     def test_the_stream_of_another_cluster_is_rejected(self, servers: NatsServers) -> None:
         async def test(journal: NatsJournal) -> None:

@@ -33,19 +33,19 @@ def start(
     servers: NatsServers, directory: Path, name: str, *, cluster: str = "store", snapshot_bytes: int = 0
 ) -> Opened:
     async def connect() -> NatsJournal:
-        return await NatsJournal.connect(NatsOptions(servers=servers.urls), cluster, sync_always=True)
+        return await NatsJournal.connect(NatsOptions(servers=servers.urls), cluster, sync_always=True, lease=LEASE_S)
 
-    settings = ReplicaSettings(name, (f"tcp://{name}",), LEASE_S, snapshot_bytes=snapshot_bytes)
+    settings = ReplicaSettings(name, (f"tcp://{name}",), snapshot_bytes=snapshot_bytes)
     return Opened(lambda **calls: ReplicatedStore(directory / name, connect, settings, servers_sync=True, **calls))
 
 
 async def create(servers: NatsServers, cluster: str = "store") -> None:
-    async with opened(servers, cluster, sync_always=True):
+    async with opened(servers, cluster, sync_always=True, lease=LEASE_S):
         pass
 
 
 async def first_sequence(servers: NatsServers, cluster: str) -> int:
-    async with opened(servers, cluster, sync_always=True) as journal:
+    async with opened(servers, cluster, sync_always=True, lease=LEASE_S) as journal:
         return int((await info(journal))["state"]["first_seq"])
 
 
@@ -92,7 +92,7 @@ def test_leaders_in_turn_truncate_the_journal(servers: NatsServers, tmp_path: Pa
                 node.do(Append(topic, record, 1))
 
         async def snapshot() -> int:
-            async with opened(servers, "turns", sync_always=True) as journal:
+            async with opened(servers, "turns", sync_always=True, lease=LEASE_S) as journal:
                 with contextlib.suppress(JournalUnavailable):  # its stream has no leader yet
                     return await journal._snapshots.position() or 0
             return 0

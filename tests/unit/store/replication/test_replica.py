@@ -38,7 +38,7 @@ class Node:
         self.roles: list[Role] = []
         self.changes = 0  # of the catalog
         self.loads = 0  # of snapshots
-        given = ReplicaSettings(name, (f"tcp://{name}",), **{"lease": LEASE_S, "snapshot_bytes": 0, **settings})
+        given = ReplicaSettings(name, (f"tcp://{name}",), **{"snapshot_bytes": 0, **settings})
 
         async def connect() -> RemoteJournal:
             return self.journal
@@ -82,7 +82,8 @@ class Cluster:
         self.journal = JournalThread()
         self.nodes: dict[str, Node] = {}
 
-    def start(self, *names: str, **settings: Any) -> list[Node]:
+    def start(self, *names: str, lease: float = LEASE_S, **settings: Any) -> list[Node]:
+        self.journal.servers.lease = lease
         for name in names:
             self.nodes[name] = Node(self, name, **settings)
         return [self.nodes[name] for name in names]
@@ -320,7 +321,7 @@ def test_a_node_starts_without_the_journal(cluster: Cluster) -> None:
         attempts.append(1)
         raise errors[-1] if len(errors) == 1 else errors.pop()
 
-    settings = ReplicaSettings("a", (), LEASE_S)
+    settings = ReplicaSettings("a")
     opened = Opened(lambda **calls: ReplicatedStore(cluster.directory / "a", connect, settings, **calls))
     write = Append(1, RECORD, 1)
     opened.try_(make := MakeTopic("t", "broadcast", "strong", {}))

@@ -63,7 +63,7 @@ class Node:
         self.finished: list[Write] = []
         self.roles: list[tuple[Role, str]] = []
         self.machine = RoleMachine(
-            ReplicaSettings(name, (f"tcp://{name}",), LEASE_S, snapshot_bytes=snapshot_bytes),
+            ReplicaSettings(name, (f"tcp://{name}",), snapshot_bytes=snapshot_bytes),
             self.journal,
             self.store,
             finished=self.finished.extend,
@@ -89,7 +89,7 @@ def run(test: Callable[[MemoryJournal], Coroutine[Any, Any, None]], chunk_bytes:
     """Runs a test in virtual time, a minute at most."""
 
     async def main() -> None:
-        await asyncio.wait_for(test(MemoryJournal(chunk_bytes)), 60)
+        await asyncio.wait_for(test(MemoryJournal(chunk_bytes, LEASE_S)), 60)
 
     loop = VirtualLoop()
     try:
@@ -207,9 +207,7 @@ def test_a_node_stops_if_the_journal_has_other_entries_than_it_has_applied() -> 
         lagging = Node(servers, "c")
         await lagging.leads()
         await lagging.write("y", "z")
-        behind = RoleMachine(
-            ReplicaSettings("b", (), LEASE_S), servers.node(), follower.store, finished=print, clock=LoopClock()
-        )
+        behind = RoleMachine(ReplicaSettings("b"), servers.node(), follower.store, finished=print, clock=LoopClock())
         await lagging.write("w")
         with pytest.raises(StoreFailed, match="follows another one than"):
             await behind.run()
