@@ -62,6 +62,9 @@ RETRY_DELAY_S: Final = 0.02
 DEFAULT_LEASE_S: Final = 3.0
 #: Seconds in which the leader of a stream answers, if there is one.
 LEADER_TIMEOUT_S: Final = 0.2
+#: Seconds for which the servers have to answer that the stream does not exist. The one that answers may have become
+#: their leader, and not know yet of a stream that was just created.
+MISSING_S: Final = 3.0
 
 _VERSION: Final = 1
 _ENTRY: Final = "Omq-Entry"  # the header with a `_Head`
@@ -118,6 +121,7 @@ class NatsJournal:
         self._subject = f"omq.journal.{cluster}"
         self._announced = f"omq.members.{cluster}"
         self._snapshots = NatsSnapshots(connection, f"omq_{cluster}", replicas, {_CLUSTER: cluster})
+        self._missing_since: float | None = None  # when the servers answered that the stream does not exist
         self._last = 0  # the highest sequence that is known to be taken
         self._config: dict[str, Any] = {
             "name": self._stream,
@@ -311,7 +315,7 @@ class NatsJournal:
             return await self._connection.call(name, request, timeout, stay)
         except NatsApiError as error:
             if error.code == STREAM_NOT_FOUND:
-                raise self._deleted() from error
+                raise self._missing() from error
             raise error.explained(action) from error
 
     async def _open(self, create: bool) -> None:
@@ -360,9 +364,9 @@ class NatsJournal:
         try:
             return await self._connection.call(f"STREAM.CREATE.{self._stream}", {**self._config, "metadata": metadata})
         except NatsApiError as error:
-            if error.code != STREAM_NAME_IN_USE:
-                raise error.explained(f"creating the journal {self._stream!r}") from error
-        return await self._call("opening the journal", f"STREAM.INFO.{self._stream}")  # another node was faster
+            if error.code == STREAM_NAME_IN_USE:
+                raise JournalUnavailable(f"another node creates the journal {self._stream!r}") from error
+            raise error.explained(f"creating the journal {self._stream!r}") from error
 
     def _check(self, info: Any) -> None:
         """Raises JournalUnusable if the stream is not the journal of this cluster, or its settings lose entries."""
@@ -450,6 +454,7 @@ class NatsJournal:
             raise JournalUnusable(
                 f"the stream {stored.get('stream')!r} has the subject {self._subject!r} of the journal; delete it"
             )
+        self._missing_since = None
         return stored
 
     async def _without_leader(self, error: NoResponders, deadline: float) -> None:
@@ -457,10 +462,7 @@ class NatsJournal:
         if time.monotonic() > deadline:
             raise error
         try:
-            await self._connection.call(f"STREAM.INFO.{self._stream}", timeout=LEADER_TIMEOUT_S, stay=True)
-        except NatsApiError as answer:
-            if answer.code == STREAM_NOT_FOUND:
-                raise self._deleted() from error
+            await self._checked(timeout=LEADER_TIMEOUT_S, stay=True)
         except JournalUnavailable:
             pass
 
@@ -526,6 +528,7 @@ class NatsJournal:
         info = await self._call("reading the journal", f"STREAM.INFO.{self._stream}", None, timeout, stay)
         if (info["config"].get("metadata") or {}).get(_JOURNAL) != self.identity:
             raise JournalUnusable(f"the stream {self._stream!r} was deleted and created again; {_RESTORE}")
+        self._missing_since = None
         return info["state"]
 
     async def _begin(self, position: int) -> None:
@@ -559,7 +562,13 @@ class NatsJournal:
             f"again, or restored from a backup; {_RESTORE}"
         )
 
-    def _deleted(self) -> StoreError:
+    def _missing(self) -> StoreError:
+        """Returns the error for the answer that the stream does not exist."""
+        now = time.monotonic()
+        if self._missing_since is None:
+            self._missing_since = now
+        if now - self._missing_since < MISSING_S:
+            return JournalUnavailable(f"the servers do not know the stream {self._stream!r}")
         return JournalUnusable(f"the stream {self._stream!r} was deleted; {_RESTORE}")
 
 

@@ -19,7 +19,7 @@ from omq.store.replication.journal import (
     JournalUnusable,
     Truncated,
 )
-from omq.store.replication.nats_connection import WRONG_LAST_SEQUENCE, NatsApiError, NatsOptions
+from omq.store.replication.nats_connection import STREAM_NOT_FOUND, WRONG_LAST_SEQUENCE, NatsApiError, NatsOptions
 from omq.store.replication.nats_journal import NatsJournal
 from tests.support.nats_servers import NatsServers, nats_servers
 from tests.support.websocket_peer import contexts, make_certificate
@@ -279,6 +279,40 @@ class TestTruncation:
                     await anext(other.read(3))
 
         with_journal(servers, "deleted", test)
+
+    def test_a_server_that_does_not_know_the_stream_yet_is_asked_again(
+        self, servers: NatsServers, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def test(journal: NatsJournal) -> None:
+            await journal.append(b"first", 0)
+            call, ignorant = journal._connection.call, 3
+
+            async def answer(name: str, *given: Any, **options: Any) -> Any:
+                nonlocal ignorant
+                if ignorant and name.startswith("STREAM.INFO"):
+                    ignorant -= 1
+                    raise NatsApiError(STREAM_NOT_FOUND, "stream not found")
+                return await call(name, *given, **options)
+
+            monkeypatch.setattr(journal._connection, "call", answer)
+            assert await entries(journal) == [(1, b"first")]
+            assert ignorant == 0
+
+        with_journal(servers, "ignorant", test)
+
+    def test_nodes_create_the_journal_at_once(self, servers: NatsServers) -> None:
+        async def create(cluster: str, number: int) -> str:
+            urls = servers.urls[number:] + servers.urls[:number]
+            async with opened(servers, cluster, options=NatsOptions(servers=urls)) as journal:
+                await journal.last()
+                return journal.identity
+
+        async def main() -> None:
+            for round in range(10):
+                found = await asyncio.gather(*(create(f"at-once{round}", number) for number in range(3)))
+                assert len({*found}) == 1
+
+        asyncio.run(main())
 
 
 def snapshot_in(directory: Path, size: int, name: str = "snapshot") -> Path:

@@ -17,7 +17,7 @@ from omq.store.replication.nats_connection import NatsOptions
 from omq.store.replication.nats_journal import NatsJournal
 from omq.store.replication.replica import ReplicatedStore
 from omq.store.replication.role_machine import ReplicaSettings
-from tests.support.nats_servers import NatsServers
+from tests.support.nats_servers import NatsServers, nats_servers
 from tests.support.open_store import Opened
 from tests.support.replicas import dump
 from tests.support.waits import until
@@ -110,3 +110,22 @@ def test_leaders_in_turn_truncate_the_journal(servers: NatsServers, tmp_path: Pa
     finally:
         for node in nodes:
             node.log.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("round", range(20))
+def test_nodes_start_at_once_with_their_servers(round: int, tmp_path: Path) -> None:
+    with nats_servers(tmp_path) as servers:
+        nodes = [start(servers, tmp_path, name, cluster="new") for name in "abc"]
+        try:
+            until(lambda: any(node.log.is_leader_now() for node in nodes), lambda: [node.log.trouble for node in nodes])
+            leader = next(node for node in nodes if node.log.is_leader_now())
+            topic = leader.do(MakeTopic("t", "broadcast", "strong")).topic_id
+            leader.do(Append(topic, RECORD, 1))
+            for node in nodes:
+                node.wait_grown(topic, 1)
+            assert [node.log.broken for node in nodes] == [None] * 3
+        finally:
+            for node in nodes:
+                node.log.close()
