@@ -44,9 +44,11 @@ class MemoryJournal:
 
     Args:
         chunk_bytes: The size to which entries are cut.
+        lease: The duration of the lease in seconds.
     """
 
-    def __init__(self, chunk_bytes: int = 1 << 20) -> None:
+    def __init__(self, chunk_bytes: int = 1 << 20, lease: float = 1.0) -> None:
+        self.lease = lease
         self.first = 1
         self.chunks: list[Chunk] = []  # from the sequence `first` on
         self.snapshot: tuple[int, dict[str, bytes]] | None = None
@@ -162,6 +164,7 @@ class NodeJournal:
 
     def __init__(self, servers: MemoryJournal) -> None:
         self.servers = servers
+        self.lease = servers.lease
         self.faults = Faults()
         self.late = 1.5  # times `Faults.timeout`, after which a late entry arrives
         self._closed = False
@@ -231,12 +234,14 @@ class NodeJournal:
         self.servers.truncate(below)
         await self._answer()
 
-    async def put_snapshot(self, position: int, directory: Path) -> None:
+    async def put_snapshot(self, position: int, directory: Path) -> int:
         files = _files(directory)
         await self._request()
-        if self.servers.snapshot is None or self.servers.snapshot[0] < position:
+        replaced = self.servers.snapshot[0] if self.servers.snapshot else 0
+        if replaced <= position:
             self.servers.snapshot = position, files
         await self._answer()
+        return replaced if replaced <= position else 0
 
     async def get_snapshot(self, target: Path) -> int | None:
         await self._request()
@@ -329,6 +334,7 @@ class RemoteJournal:
     """The connection of a node to a journal in another loop. Implements `Journal`."""
 
     def __init__(self, node: NodeJournal, loop: asyncio.AbstractEventLoop) -> None:
+        self.lease = node.lease
         self.faults = node.faults
         self._node = node
         self._loop = loop
@@ -363,8 +369,8 @@ class RemoteJournal:
     async def truncate(self, below: int) -> None:
         await self._call(self._node.truncate(below))
 
-    async def put_snapshot(self, position: int, directory: Path) -> None:
-        await self._call(self._node.put_snapshot(position, directory))
+    async def put_snapshot(self, position: int, directory: Path) -> int:
+        return await self._call(self._node.put_snapshot(position, directory))
 
     async def get_snapshot(self, target: Path) -> int | None:
         return await self._call(self._node.get_snapshot(target))

@@ -34,6 +34,7 @@ from omq.store.interface import (
 from omq.store.internal import ApplyEntry, ApplyRetention, ExpireState
 from omq.store.lmdb.replica import LmdbReplica
 from omq.store.lmdb.snapshot import restore_snapshot
+from omq.store.lmdb.store_directory import REPLICA, StoreDirectory
 from omq.store.replication.codec import Entry, Lease
 from omq.store.replication.copying import copy_replica
 from omq.store.replication.journal import Journal, JournalUnavailable
@@ -165,7 +166,8 @@ class ReplicatedStore:
     servers has the write: for a strong topic on disk, for the others in memory.
 
     Args:
-        directory: The directory of this node: it has the store in `replica`, and snapshots that are copied.
+        directory: The directory of this node: it has the store in `replica`, and snapshots that are copied. No store
+            without a cluster can be opened in it.
         connect: Connects to the journal; called in the loop of this store, again if it raises `JournalUnavailable`.
         settings: The id of the node, its endpoints and its lease.
         notify: Called with finished writes.
@@ -182,7 +184,7 @@ class ReplicatedStore:
         kind: The program of the store, such as `broker`; empty: any.
 
     Raises:
-        StoreError: As in `LmdbReplica`.
+        StoreError: As in `LmdbReplica`; or the directory has a store without a cluster.
     """
 
     def __init__(
@@ -203,7 +205,7 @@ class ReplicatedStore:
         kind: str = "",
     ) -> None:
         path = Path(directory)
-        path.mkdir(parents=True, exist_ok=True)
+        self._directory = StoreDirectory(path, kind, cluster_id=cluster_id)  # no other program opens it
         self._notify = notify
         self._appended = appended
         self._role_changed = role_changed
@@ -223,7 +225,7 @@ class ReplicatedStore:
 
         def opened() -> LmdbReplica:
             return LmdbReplica(
-                path / "replica",
+                path / REPLICA,
                 notify=self._finished,
                 appended=appended,
                 cluster_id=cluster_id,
@@ -232,7 +234,11 @@ class ReplicatedStore:
                 kind=kind,
             )
 
-        self._local = _LocalReplica(path / "replica", opened, self._report_loaded, kind)
+        try:
+            self._local = _LocalReplica(path / REPLICA, opened, self._report_loaded, kind)
+        except BaseException:
+            self._directory.release()
+            raise
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="omq-store-replication", daemon=True)
         self._thread.start()
@@ -476,6 +482,7 @@ class ReplicatedStore:
             self._loop.call_soon_threadsafe(self._begin_to_close)
         self._thread.join()
         self._local.store.close()
+        self._directory.release()
 
     def _begin_to_close(self) -> None:
         self._ending.set()

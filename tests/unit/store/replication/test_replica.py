@@ -12,8 +12,18 @@ import lmdb
 import pytest
 
 from omq._core import blocks
-from omq.store.errors import InDoubt, NotAllowed, NotLeader, StoreClosed, StoreError, TopicFull, UnknownTopic
+from omq.store.errors import (
+    InDoubt,
+    NotAllowed,
+    NotLeader,
+    StoreClosed,
+    StoreError,
+    StoreLocked,
+    TopicFull,
+    UnknownTopic,
+)
 from omq.store.interface import AlterTopic, Append, CommitStages, DeleteTopic, MakeTopic, Stage, Write
+from omq.store.lmdb.snapshot import take_snapshot
 from omq.store.replication.journal import JournalUnavailable, JournalUnusable
 from omq.store.replication.replica import ReplicatedStore
 from omq.store.replication.role_machine import ReplicaSettings, Role
@@ -38,7 +48,7 @@ class Node:
         self.roles: list[Role] = []
         self.changes = 0  # of the catalog
         self.loads = 0  # of snapshots
-        given = ReplicaSettings(name, (f"tcp://{name}",), **{"lease": LEASE_S, "snapshot_bytes": 0, **settings})
+        given = ReplicaSettings(name, (f"tcp://{name}",), **{"snapshot_bytes": 0, **settings})
 
         async def connect() -> RemoteJournal:
             return self.journal
@@ -82,7 +92,8 @@ class Cluster:
         self.journal = JournalThread()
         self.nodes: dict[str, Node] = {}
 
-    def start(self, *names: str, **settings: Any) -> list[Node]:
+    def start(self, *names: str, lease: float = LEASE_S, **settings: Any) -> list[Node]:
+        self.journal.servers.lease = lease
         for name in names:
             self.nodes[name] = Node(self, name, **settings)
         return [self.nodes[name] for name in names]
@@ -159,7 +170,7 @@ def test_a_follower_learns_of_changes_of_the_catalog(cluster: Cluster) -> None:
     assert [(one.id, one.name) for one in follower.store.topics()] == [(topic, "t")]
     leader.opened.do(Append(topic, RECORD, 1))
     follower.opened.wait_grown(topic, 1)
-    assert (leader.changes, follower.changes) == (1, 1)
+    until(lambda: (leader.changes, follower.changes) == (1, 1))
     leader.opened.do(AlterTopic(topic, {"max_age": 60}))
     until(lambda: follower.changes == 2)
     assert follower.store.topic(topic).settings == {"max_age": 60}
@@ -169,7 +180,7 @@ def test_a_follower_learns_of_changes_of_the_catalog(cluster: Cluster) -> None:
     until(lambda: follower.changes == 3)
     assert follower.store.topics() == []
     cluster.check_equal()
-    assert (leader.changes, follower.changes) == (3, 3)
+    until(lambda: (leader.changes, follower.changes) == (3, 3))
 
 
 def test_writes_at_the_loss_of_a_leader_are_stored_once(cluster: Cluster) -> None:
@@ -232,6 +243,23 @@ def test_a_store_opened_again_continues(cluster: Cluster) -> None:
         node.store.submit(Append(topic, RECORD, 1))
     cluster.start("a", lease=0.2)
     assert cluster.leader().opened.do(Append(topic, RECORD, 1)).first == 2
+
+
+def test_the_directory_of_a_node_is_not_one_of_another_store(cluster: Cluster, tmp_path: Path) -> None:
+    (node,) = cluster.start("a")
+    directory = cluster.directory / "a"
+    with pytest.raises(StoreLocked):
+        cluster.start("a")
+    cluster.stop(node)
+    with pytest.raises(StoreError, match=f"{directory} is a replica of the cluster {CLUSTER}, and can only be opened"):
+        Opened.on_disk(directory)
+    with pytest.raises(StoreError, match=f"{directory} is the directory of a node .* its store is {directory}/replica"):
+        take_snapshot(directory, tmp_path / "snapshot")
+    take_snapshot(directory / "replica", tmp_path / "snapshot")
+    Opened.on_disk(cluster.directory / "b").log.close()
+    with pytest.raises(StoreError, match=f"{cluster.directory}/b is a store, and not a replica of a cluster"):
+        cluster.start("b")
+    cluster.start("a")
 
 
 def test_strong_topics_need_servers_that_sync(cluster: Cluster) -> None:
@@ -320,7 +348,7 @@ def test_a_node_starts_without_the_journal(cluster: Cluster) -> None:
         attempts.append(1)
         raise errors[-1] if len(errors) == 1 else errors.pop()
 
-    settings = ReplicaSettings("a", (), LEASE_S)
+    settings = ReplicaSettings("a")
     opened = Opened(lambda **calls: ReplicatedStore(cluster.directory / "a", connect, settings, **calls))
     write = Append(1, RECORD, 1)
     opened.try_(make := MakeTopic("t", "broadcast", "strong", {}))
