@@ -29,7 +29,8 @@ class Cluster:
         node: The id of this broker, unique in the cluster; `None`: a random one, which is kept in the directory.
         advertise: The endpoints of this broker that clients use; `None`: those that are bound.
         servers_sync: States that all NATS servers have `sync_interval: always`, which strong topics need.
-        lease: Seconds without an answer after which another broker takes the place of the leader.
+        lease: Seconds without an answer after which another broker takes the place of the leader. A cluster keeps those
+            of the broker that was started first.
         replicas: The NATS servers that keep a copy of the journal: 3 or 5; 1 for trials.
         user: The name of the user at the NATS servers.
         password: The password of the user.

@@ -202,14 +202,14 @@ class AsyncServer:
     def _change_role(self) -> None:
         """Ends the core of a leader at once; begins one after the writes of earlier ones are answered."""
         if self.broker.leads and not self.broker.current():
-            self._change_core(self.broker.not_leader())
+            self._change_core()
         if not self.broker.leads and self._leading is None:
             self._leading = self._spawn(self._lead())
 
-    def _change_core(self, error: BrokerError | None = None, *, leads: bool = False) -> None:
+    def _change_core(self, *, leads: bool = False) -> None:
         if self.broker.ended:
             return
-        before, self.broker = self.broker, self.broker.successor(error, leads=leads)
+        before, self.broker = self.broker, self.broker.successor(leads=leads)
         for server in (self._zmtp, *self._others):
             if hasattr(server, "change_core"):
                 server.change_core(self.broker)

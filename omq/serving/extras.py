@@ -22,4 +22,6 @@ def missing_extra(subject: str, missing: ImportError, extra: str) -> ImportError
     """
     module = (missing.name or str(missing)).partition(".")[0]
     package = PACKAGES.get(module, module)
-    return ImportError(f"{subject} needs {package}: pip install 'omq-zmtp[{EXTRAS.get(module, extra)}]'", name=missing.name)
+    return ImportError(
+        f"{subject} needs {package}: pip install 'omq-zmtp[{EXTRAS.get(module, extra)}]'", name=missing.name
+    )

@@ -34,7 +34,7 @@ class ClusterServer:
         self.journal: RemoteJournal = journal.node()
         self.journal.faults.timeout = 0.2
         sync = options.pop("servers_sync", True)
-        cluster = Cluster(name="test", servers="nats://memory", node=name, servers_sync=sync, lease=LEASE_S)
+        cluster = Cluster(name="test", servers="nats://memory", node=name, servers_sync=sync)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(member, "_nats", lambda cluster: lambda: self._connect())
             self.server = AsyncServer(directory / name, **{"cluster": cluster, **options})
@@ -79,6 +79,7 @@ class ClusterServers:
 async def cluster_servers(directory: Path, count: int = 2, **options: Any) -> AsyncIterator[ClusterServers]:
     """Runs brokers of a cluster in this loop until the end of the block."""
     journal = JournalThread()
+    journal.servers.lease = LEASE_S
     nodes = [ClusterServer(journal, directory, f"b{number}", dict(options)) for number in range(count)]
     try:
         await asyncio.gather(*(node.server.start() for node in nodes))

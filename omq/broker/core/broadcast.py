@@ -318,8 +318,11 @@ class BroadcastTopic(Topic):
     def _check_not_future(self, position: int) -> None:
         """Raises `TopicError` for an id above the newest one.
 
-        The newest one is that of the store: READ may return messages before this loop is notified of them.
+        The newest one is that of the store: READ may return messages before this loop is notified of them. A follower
+        may not have messages yet that a client has got elsewhere.
         """
+        if not self._scheduler.leads:
+            return
         if position > self.last and position > (newest := max(self.last, self.state().last)):
             raise TopicError(f"id {position} is above the newest id of topic {self.name!r}, {newest}")
 
@@ -355,12 +358,12 @@ class BroadcastTopic(Topic):
             await group.queue.close()
 
     def adopt_subscriptions(self, other: BroadcastTopic) -> None:
-        """Takes over the subscriptions, which are not durable, of the same topic in an earlier core."""
-        for subscription in other._subscriptions:
-            subscription.topic = self
+        """Takes over the subscriptions of the same topic in an earlier core that are not durable."""
+        for subscription in [one for one in other._subscriptions if one.name is None]:
+            del other._subscriptions[subscription]
             self._subscriptions[subscription] = None
+            subscription.topic = self
             subscription.resume()
-        other._subscriptions.clear()
 
     def revoke_access(self, permissions: Permissions) -> None:
         for subscription in tuple(self._subscriptions):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import logging
 import os
@@ -41,7 +42,7 @@ from omq.event import HandshakeFailure
 from omq.serving.extras import missing_extra
 from omq.store.async_store import AsyncStore
 from omq.store.dead_letters import TOPIC_HEADER
-from omq.store.errors import TopicFull
+from omq.store.errors import TopicFull, UnknownTopic
 from omq.store.interface import (
     AlterTopic,
     Appended,
@@ -70,6 +71,8 @@ AcceptFailure: TypeAlias = Literal["max_connections", "descriptors", "other"]
 _STAGE_OVERHEAD_BYTES: Final = 64
 #: Seconds after which a batch of dead letters ends that moves one at a time, between engines of the store.
 _MOVE_SLICE_S: Final = 1.0
+#: A follower compares its topics with those of the store after this many times as long as that took.
+_FOLLOW_FACTOR: Final = 20.0
 #: Seconds until a leader whose lease is over checks whether it may deliver again.
 _LEASE_CHECK_INTERVAL_S: Final = 0.02
 #: Seconds of delivering before the loop serves its connections.
@@ -141,6 +144,8 @@ class Broker:
         self.listing_lock = asyncio.Lock()
         self.held = HeldBytes()
         self.leads = leads
+        self._following = False  # a call of `_follow_catalog` is scheduled
+        self._follow_at = 0.0
         self._epoch = 0 if self.member is None else self.member.epoch
         self._by_id: dict[int, Topic] = {}
         #: Topics that are being created, altered or deleted.
@@ -203,14 +208,13 @@ class Broker:
             await topic.close()
         await self.store.close()
 
-    def successor(self, error: BrokerError | None = None, *, leads: bool) -> Broker:
+    def successor(self, *, leads: bool) -> Broker:
         """Ends this core, and returns one over the same store, for another role of this broker in its cluster.
 
-        Writes of this core that the store has are still answered, and later ones fail.
+        Subscriptions that are not durable continue in the new core. Other readers end, and so do publications that wait
+        for room, with `NotLeader`. Writes that the store has are still answered, and later ones of this core fail.
 
         Args:
-            error: The error of readers and of publications that wait for room. `None`: subscriptions, which are not
-                durable, continue in the new core.
             leads: The new core is that of a leader. All writes of this one must have been answered.
         """
         heir = copy.copy(self)
@@ -218,13 +222,14 @@ class Broker:
         heir._begin(leads)
         heir._load()
         self.store.grown = heir._grown
+        error = self.not_leader()
         for topic in self.topics.values():
-            replacement = heir.topics.get(topic.name)
-            if error is None and isinstance(replacement, BroadcastTopic) and replacement.id == topic.id:
+            other = heir.topics.get(topic.name)
+            same = other is not None and other.id == topic.id
+            if same and isinstance(other, BroadcastTopic) and (leads or topic.persistence != "transient"):
                 assert isinstance(topic, BroadcastTopic)
-                replacement.adopt_subscriptions(topic)
-            exists = replacement is not None and replacement.id == topic.id
-            _retire(topic, error or (self.not_leader() if exists else topic.gone()))
+                other.adopt_subscriptions(topic)
+            _retire(topic, error if same else topic.gone())
         return heir
 
     # ------------------------------------------------------------------ the cluster
@@ -253,12 +258,19 @@ class Broker:
             self.check_leads()
 
     def follow_catalog(self) -> None:
-        """Adds, alters and removes the topics of a follower as the store has them."""
-        if self.leads or self.ended:
-            return
+        """Adds, alters and removes the topics of a follower as the store has them, soon."""
+        if not self.leads and not self._following:
+            self._following = True
+            self.later(max(self._follow_at - time.monotonic(), 0), self._follow_catalog)
+
+    def _follow_catalog(self) -> None:
+        began = time.monotonic()
+        self._following = False
         stored = {state.id: state for state in self.store.store.topics()}
-        for topic in [topic for topic in self.topics.values() if topic.id not in stored]:
-            del self.topics[topic.name], self._by_id[topic.id]
+        for topic in [topic for topic in self._by_id.values() if topic.id not in stored]:
+            del self._by_id[topic.id]
+            if self.topics.get(topic.name) is topic:
+                del self.topics[topic.name]
             _retire(topic, topic.gone())
         for id, state in stored.items():
             known = self._by_id.get(id)
@@ -266,6 +278,8 @@ class Broker:
                 self._add(state)
             elif known.settings != state.settings:
                 known.set_settings(dict(state.settings))
+        now = time.monotonic()
+        self._follow_at = now + _FOLLOW_FACTOR * (now - began)
 
     # ------------------------------------------------------------------ the store
 
@@ -787,12 +801,17 @@ class Broker:
     # ------------------------------------------------------------------ turns
 
     def _grown(self, grown: dict[int, int]) -> None:
-        if not self.leads and not grown.keys() <= self._by_id.keys():
-            self.follow_catalog()
         for id, last in grown.items():
             topic = self._by_id.get(id)
             if topic is not None:
                 topic.grown(last)
+            elif not self.leads:
+                self._add_new(id)
+
+    def _add_new(self, id: int) -> None:
+        """Adds a topic of a follower, unless it is deleted already."""
+        with contextlib.suppress(UnknownTopic):
+            self._add(self.store.store.topic(id))
 
     def ready(self, topic: Topic) -> None:
         """Schedules a turn for a topic that has something to deliver."""

@@ -88,7 +88,7 @@ class Member:
         store = ReplicatedStore(
             self._directory,
             self._connect,
-            ReplicaSettings(self.node, self.endpoints, self.cluster.lease),
+            ReplicaSettings(self.node, self.endpoints),
             notify=notify,
             appended=appended,
             role_changed=self._take_role,
@@ -260,7 +260,11 @@ def _nats(cluster: Cluster) -> Connect:
 
     async def connect() -> Journal:
         return await NatsJournal.connect(
-            options, cluster.name, replicas=cluster.replicas, sync_always=cluster.servers_sync
+            options,
+            cluster.name,
+            replicas=cluster.replicas,
+            sync_always=cluster.servers_sync,
+            lease=cluster.lease,
         )
 
     return connect

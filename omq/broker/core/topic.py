@@ -61,11 +61,13 @@ class TopicScheduler(Protocol):
         held: The size of the publications that wait for room in all topics.
         user_limits: The limits and the usage of all users.
         ended: The broker has stopped or is stopping.
+        leads: False in a follower of a cluster.
     """
 
     held: HeldBytes
     user_limits: UserLimits
     ended: bool
+    leads: bool
 
     def ready(self, topic: Topic) -> None:
         """Schedules a turn for a topic that has something to deliver."""

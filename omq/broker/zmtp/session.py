@@ -430,6 +430,10 @@ class ClientSession:
 
     def change_core(self, broker: Broker) -> None:
         """Continues with another core over the same store; the readers of the earlier one have moved, or ended."""
+        if self.broker.leads and not broker.leads:
+            # A client that follows the leader takes no answer after it.
+            error = broker.not_leader()
+            self.send((p.ERROR, b"", error.code.encode(), str(error).encode()))
         opening, self._opening = self._opening, {}
         for tag in opening:
             self.fail(tag, broker.not_leader())

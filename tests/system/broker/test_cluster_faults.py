@@ -105,7 +105,7 @@ def test_a_leader_that_stood_still_answers_nothing_of_the_past(cluster: BrokerCl
             until(lambda: [message.body for message in former.read("t")] == [b"before", b"after"])
             with pytest.raises(NotLeader):
                 former.publish("t", b"x")
-            assert [group for group in client.read("t")][-1].body == b"after"
+            assert list(client.read("t"))[-1].body == b"after"
 
 
 def test_without_a_journal_nodes_serve_reads(cluster: BrokerCluster, servers: NatsServers) -> None:

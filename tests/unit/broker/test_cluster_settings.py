@@ -87,7 +87,11 @@ def test_endpoints() -> None:
             "topic t: a strong topic needs servers_sync",
         ),
         ("[cluster]\nname = 'test'\nservers = 'nats://a'\nlease = 0\n", [], "broker.toml: [cluster]: lease=0"),
-        ("[cluster]\nlease = 0\n", ["--replicated", "nats://a", "--cluster", "test"], "broker.toml: [cluster]: lease=0"),
+        (
+            "[cluster]\nlease = 0\n",
+            ["--replicated", "nats://a", "--cluster", "test"],
+            "broker.toml: [cluster]: lease=0",
+        ),
         ("[cluster]\nnodes = 3\n", [], "broker.toml: nodes = 3: is not a key of [cluster]"),
         ("[cluster]\ncredentials = 3\n", [], "broker.toml: [cluster]: credentials = 3"),
         ("cluster = 'test'\n", [], 'broker.toml: cluster = "test": must be a table'),
@@ -153,7 +157,7 @@ def test_a_journal_that_cannot_be_used_ends_the_start(tmp_path: Path) -> None:
 def test_a_node_keeps_its_id(tmp_path: Path) -> None:
     async def run(node: str | None) -> str:
         journal = JournalThread()
-        one = ClusterServer(journal, tmp_path, "b0", {"cluster": Cluster(**VALID, node=node, lease=0.6)})
+        one = ClusterServer(journal, tmp_path, "b0", {"cluster": Cluster(**VALID, node=node)})
         async with one.server:
             member = one.server._member
             assert member is not None
@@ -166,5 +170,5 @@ def test_a_node_keeps_its_id(tmp_path: Path) -> None:
     assert asyncio.run(run(None)) == first
     assert asyncio.run(run("given")) == "given"
     (tmp_path / "b0" / "node").write_text("not valid\n")
-    with pytest.raises(UsageError, match="node: .*/b0/node has 'not valid', which is not a valid id"):
+    with pytest.raises(UsageError, match=r"node: .*/b0/node has 'not valid', which is not a valid id"):
         asyncio.run(run(None))
