@@ -124,7 +124,7 @@ class _Search(Generic[_State]):
 
         Raises:
             NotLinearizable: There is none.
-            Undecided: None was found in so many steps.
+            Undecided: None was found in this number of steps.
         """
         state, done = self._model.initial, 0
         cache: set[tuple[int, _State]] = {(done, state)}
