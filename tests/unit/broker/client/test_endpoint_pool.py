@@ -7,7 +7,7 @@ import random
 import pytest
 
 from omq.broker.client.client_protocol import ClusterInfo
-from omq.broker.client.endpoints import NO_ANSWER, Endpoints
+from omq.broker.client.endpoint_pool import NO_ANSWER, EndpointPool
 from omq.errors import EndpointError
 
 A, B, C, D = (f"tcp://127.0.0.1:{port}" for port in range(1, 5))
@@ -26,7 +26,7 @@ class Search:
     """
 
     def __init__(self, *given: str) -> None:
-        self.endpoints = Endpoints(given)
+        self.endpoints = EndpointPool(given)
         self.now = 0.0
         self.delays: list[float] = []
 
@@ -184,4 +184,4 @@ def test_failures_are_bounded():
 @pytest.mark.parametrize(("given", "kind"), [((), ValueError), ((A, "nonsense"), EndpointError), ("", EndpointError)])
 def test_wrong_endpoints(given, kind):
     with pytest.raises(kind):
-        Endpoints(given)
+        EndpointPool(given)

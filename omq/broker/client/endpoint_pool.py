@@ -19,7 +19,7 @@ _MAX_ATTEMPT_TIMEOUT_S: Final = 16.0
 _MAX_FAILURES: Final = 20  # endpoints in the text of an error
 
 
-class Endpoints(RetryBackoff):
+class EndpointPool(RetryBackoff):
     """The endpoints that a client knows, the one that it uses, and the time of the next attempt.
 
     In a round each endpoint is tried once, that of the leader first, one directly after the other. Between two rounds
@@ -109,7 +109,7 @@ class Endpoints(RetryBackoff):
         return min(_MIN_ATTEMPT_TIMEOUT_S * 2.0 ** min(self._rounds, 8), _MAX_ATTEMPT_TIMEOUT_S)
 
     def failures(self, failure: str) -> str:
-        """Returns the tried endpoints with their failures, as a text; empty without any to tell apart.
+        """Returns the tried endpoints with their failures, as a text; empty for a broker without a cluster.
 
         Args:
             failure: The failure of the present attempt; empty without one.
