@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 from omq import check_endpoint
@@ -16,7 +17,8 @@ _MIN_LIFETIME_S: Final = 1.0  # of a connection after whose loss the next attemp
 #: The seconds that an endpoint has to answer if there are others: in the first round, and at most.
 _MIN_ATTEMPT_TIMEOUT_S: Final = 2.0
 _MAX_ATTEMPT_TIMEOUT_S: Final = 16.0
-_MAX_FAILURES: Final = 20  # endpoints in the text of an error
+_MAX_ENDPOINTS: Final = 32  # that a broker may name, and that the text of an error has
+_TLS: Final = "wss:"
 
 
 class EndpointPool(RetryBackoff):
@@ -74,14 +76,14 @@ class EndpointPool(RetryBackoff):
             self._tried.clear()
             self._failures.clear()
         if cluster is not None:
-            self._members = _valid(cluster.members)
+            self._members = self._usable(cluster.members)
             if refused:
-                self._leader = _valid(cluster.leader)
+                self._leader = self._usable(cluster.leader)
         self._tried.add(self.current)
         if refused or self.has_others:
             self._failures.pop(self.current, None)
             self._failures[self.current] = failure
-            for endpoint in list(self._failures)[:-_MAX_FAILURES]:
+            for endpoint in list(self._failures)[:-_MAX_ENDPOINTS]:
                 del self._failures[endpoint]
         following = self._following()
         if following is None:
@@ -135,14 +137,16 @@ class EndpointPool(RetryBackoff):
                 return endpoint
         return None
 
+    def _usable(self, named: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the endpoints to which this client can connect, of those that a broker has named.
 
-def _valid(endpoints: Iterable[str]) -> tuple[str, ...]:
-    """Returns the endpoints to which a client can connect, of those that a broker has named."""
-    found = []
-    for endpoint in endpoints:
-        try:
-            check_endpoint(endpoint, socket_type=SocketType.DEALER)
-        except EndpointError:
-            continue
-        found.append(endpoint)
-    return tuple(found)
+        If all given endpoints have TLS, others are not usable: a password would be sent in clear.
+        """
+        has_tls = all(endpoint.startswith(_TLS) for endpoint in self._given)
+        found = []
+        for endpoint in named[:_MAX_ENDPOINTS]:
+            with suppress(EndpointError):
+                check_endpoint(endpoint, socket_type=SocketType.DEALER)
+                if endpoint.startswith(_TLS) or not has_tls:
+                    found.append(endpoint)
+        return tuple(found)

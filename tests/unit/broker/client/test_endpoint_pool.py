@@ -154,6 +154,13 @@ def test_endpoints_that_no_client_can_use_are_skipped():
     assert search.refused(ClusterInfo("orders", "follower", odd, (*odd, B))) == B
 
 
+def test_tls_is_not_given_up():
+    search = Search("wss://127.0.0.1:1", "wss://127.0.0.1:2")
+    about = ClusterInfo("orders", "follower", (A, "wss://127.0.0.1:3"), (A, B, "wss://127.0.0.1:4"))
+    assert search.refused(about) == "wss://127.0.0.1:3"
+    assert [search.failed() for _ in range(3)] == ["wss://127.0.0.1:2", "wss://127.0.0.1:4", "wss://127.0.0.1:1"]
+
+
 def test_an_attempt_has_more_time_in_each_round():
     search = Search(A, B)
     times = []
@@ -178,7 +185,7 @@ def test_failures_are_bounded():
     search = Search(A)
     for port in range(1000, 1100):
         search.refused(cluster(f"tcp://127.0.0.1:{port}"))
-    assert search.endpoints.failures("x").count("follower") <= 20
+    assert search.endpoints.failures("x").count("follower") <= 32
 
 
 @pytest.mark.parametrize(("given", "kind"), [((), ValueError), ((A, "nonsense"), EndpointError), ("", EndpointError)])
