@@ -40,7 +40,8 @@ class EndpointPool(RetryBackoff):
 
     def __init__(self, given: str | Iterable[str]) -> None:
         super().__init__()
-        self._given = (given,) if isinstance(given, str) else tuple(given)
+        one = isinstance(given, str | bytes) or not isinstance(given, Iterable)
+        self._given: tuple[str, ...] = (given,) if one else tuple(given)  # type: ignore[assignment]
         if not self._given:
             raise ValueError(f"endpoint={given!r:.80}: must be at least one endpoint")
         for endpoint in self._given:
