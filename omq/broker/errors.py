@@ -136,9 +136,10 @@ class Busy(BrokerError):
 
 
 class NotLeader(BrokerError):
-    """Raised for a request that only the leader of a cluster executes, by another member of it: nothing was stored.
+    """Raised for a request that only the leader of a cluster executes, if this broker does not lead it.
 
-    A `Client` with `role="leader"` finds the leader, and repeats the request there.
+    If it has led before, it may have executed the request. A `Client` with `role="leader"` repeats the request
+    at the leader.
     """
 
     code = "not-leader"
