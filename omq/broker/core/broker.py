@@ -361,7 +361,7 @@ class Broker:
             return topic
         if persistence == "strong" and self.member is not None:
             self.member.check_strong(name)
-        self._check_cycle(name, target)
+        self._check_target(name, persistence, target)
         if client is not None:
             owner = ANY_CLIENT if client.user is None else client.user
             self.user_limits.of(owner).check_topics()
@@ -440,7 +440,7 @@ class Broker:
             retargets = target != self.target_of(name)
             if retargets and target is not None:
                 check_target(target)
-                self._check_cycle(name, target)
+                self._check_target(name, topic.persistence, target)
             change = self._changing[name] = self.loop.create_future()
             self._retargeting = change if retargets else None
             try:
@@ -543,8 +543,20 @@ class Broker:
         topic = self.topics.get(name)
         return self._pending_targets.get(name) if topic is None else topic.dead_letter
 
-    def _check_cycle(self, name: str, target: str | None) -> None:
-        """Raises `TopicError` if the dead letters of a topic with this dead-letter topic would return to it."""
+    def _check_target(self, name: str, persistence: str, target: str | None) -> None:
+        """Checks the dead-letter topic of a topic.
+
+        Raises:
+            TopicError: Its dead letters would return to it, or be moved between a replicated topic and another one.
+        """
+        found = None if target is None else self.topics.get(target)
+        if self.member is not None and found is not None:
+            replicated = [kind != "transient" for kind in (persistence, found.persistence)]
+            if replicated[0] is not replicated[1]:
+                raise TopicError(
+                    f"topic {name!r}: dead_letter={target!r} has persistence={found.persistence!r}: in a cluster the "
+                    "dead letters of a transient topic need a transient topic, and those of others one that is not"
+                )
         cycle = dead_letter_cycle(name, lambda one: target if one == name else self.target_of(one))
         if cycle is not None:
             raise TopicError(f"topic {name!r}: {describe_cycle(cycle)}")
