@@ -172,6 +172,7 @@ def error_for(code: str, text: str, first: int = 0, last: int = 0) -> BrokerErro
 _BY_STORE_ERROR: tuple[tuple[type[store_errors.StoreError], type[BrokerError]], ...] = (
     (store_errors.NotLeader, NotLeader),
     (store_errors.InDoubt, NotLeader),
+    (store_errors.StoreClosed, Busy),  # for a moment, in a follower of a cluster that loads a snapshot
     (store_errors.OutOfSpace, StoreFull),
     (store_errors.TopicFull, StoreFull),
     (store_errors.UnknownTopic, TopicError),
