@@ -11,7 +11,7 @@ async with omq.asyncio.broker.Client("tcp://127.0.0.1:5565") as client:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +20,16 @@ from omq.broker.client.async_streams import AsyncClosing
 from omq.broker.client.async_streams import AsyncConsumer as Consumer
 from omq.broker.client.async_streams import AsyncSubscription as Subscription
 from omq.broker.client.calls import Calls
+from omq.broker.client.connection import Role
 from omq.broker.client.readers import BATCH_BYTES, PARTS, ColumnReader, RangeReader
+from omq.broker.cluster import Cluster
 from omq.broker.errors import (
     BrokerError,
     BrokerFailed,
     BrokerTimeout,
     Busy,
     Damaged,
+    NotLeader,
     Overrun,
     PermissionDenied,
     StoreFull,
@@ -48,6 +51,7 @@ __all__ = [
     "BrokerTimeout",
     "Busy",
     "Client",
+    "Cluster",
     "Columns",
     "Committed",
     "Consumer",
@@ -56,6 +60,7 @@ __all__ = [
     "Message",
     "DurableInfo",
     "GroupInfo",
+    "NotLeader",
     "Overrun",
     "PermissionDenied",
     "Record",
@@ -75,16 +80,20 @@ class Client(Calls[Subscription, Consumer], AsyncClosing):
     It belongs to the event loop of its first call, which starts to connect in the background.
 
     Args:
-        endpoint: The endpoint of the broker's ZMTP listener.
+        endpoint: The endpoint of the broker's ZMTP listener. Of a cluster: those of some members, which the client
+            tries in turn; it remembers those that a member names.
         timeout: Seconds that a call waits for the broker, also for a connection. `None` waits for ever; 0 never waits.
         security: A `PlainClient` or `CurveClient`; `None` for a broker without authentication.
         context: The context of the client's socket; `None` for the default context.
+        role: Which member of a cluster serves the client. `"leader"`: the leader, to which the client moves.
+            `"any"`: each one; a follower may lag, and raises `NotLeader` for what only the leader executes. A broker in
+            no cluster serves both.
         **options: More options of the client's DEALER socket; see `omq.Options`.
 
     Raises:
-        EndpointError: The endpoint is not valid.
+        EndpointError: An endpoint is not valid.
         OptionError: An option is unknown, or its value is not valid.
-        ValueError: *timeout* is negative or NaN.
+        ValueError: *timeout* is negative or NaN, *role* is not valid, or there is no endpoint.
         TypeError: *timeout* is not a number.
     """
 
@@ -92,20 +101,21 @@ class Client(Calls[Subscription, Consumer], AsyncClosing):
 
     def __init__(
         self,
-        endpoint: str,
+        endpoint: str | Iterable[str],
         *,
         timeout: float | None = 30.0,
         security: Security | None = None,
         context: Context | None = None,
+        role: Role = "leader",
         **options: Any,
     ) -> None:
         super().__init__(
-            AsyncConnection(endpoint, timeout, context, {"security": security, **options}), Subscription, Consumer
+            AsyncConnection(endpoint, timeout, context, {"security": security, **options}, role), Subscription, Consumer
         )
 
     @property
     def endpoint(self) -> str:
-        """The endpoint of the broker's ZMTP listener."""
+        """The endpoint of the broker that the client uses, or tries to reach."""
         return self._connection.endpoint
 
     @property

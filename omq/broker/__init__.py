@@ -13,12 +13,14 @@
 
 from omq.broker.client.client import Client
 from omq.broker.client.streams import Consumer, Subscription
+from omq.broker.cluster import Cluster
 from omq.broker.errors import (
     BrokerError,
     BrokerFailed,
     BrokerTimeout,
     Busy,
     Damaged,
+    NotLeader,
     Overrun,
     PermissionDenied,
     StoreFull,
@@ -34,6 +36,7 @@ __all__ = [
     "BrokerTimeout",
     "Busy",
     "Client",
+    "Cluster",
     "Columns",
     "Committed",
     "Consumer",
@@ -42,6 +45,7 @@ __all__ = [
     "Message",
     "DurableInfo",
     "GroupInfo",
+    "NotLeader",
     "Overrun",
     "PermissionDenied",
     "Record",

@@ -35,6 +35,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from omq.broker.cluster import Cluster
 from omq.broker.core.permissions import ANY_CLIENT, Permission
 from omq.broker.core.user_limits import LIMITS, UserLimit
 from omq.broker.errors import TopicError
@@ -199,6 +200,20 @@ def check_dead_letters(topics: Iterable[TopicSpec]) -> None:
             raise ConfigError(f"topic {shown(name)}: {describe_cycle(cycle)}")
 
 
+def check_strong(topics: Iterable[TopicSpec], cluster: Cluster) -> None:
+    """Checks that the members of a cluster can have strong topics, if there are any.
+
+    Raises:
+        ConfigError: They cannot.
+    """
+    for topic in topics:
+        if topic.persistence == "strong" and not cluster.servers_sync:
+            raise ConfigError(
+                f"topic {topic.name}: a strong topic needs servers_sync, which states that all NATS servers have "
+                "`sync_interval: always`; or make it weak"
+            )
+
+
 _TOPIC_KEYS: Final = ("name", "delivery", "persistence", *SETTINGS)
 
 
@@ -219,6 +234,7 @@ class Config:
             descriptor limit of the process.
         heartbeat_interval: Seconds between two PINGs to a client.
         heartbeat_timeout: Seconds without an answer to a PING after which a client is dead.
+        cluster: The arguments of `Cluster`; empty: the broker is in none.
     """
 
     bind: tuple[str, ...] = ()
@@ -232,6 +248,7 @@ class Config:
     max_connections: int | None = None
     heartbeat_interval: float = HEARTBEAT_INTERVAL_S
     heartbeat_timeout: float = HEARTBEAT_TIMEOUT_S
+    cluster: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_config(path: str | os.PathLike[str], *, security: SecurityFiles | None = None) -> Config:
@@ -258,7 +275,10 @@ def read_config(path: str | os.PathLike[str], *, security: SecurityFiles | None 
         raise ConfigError(f"{path}: {fault}") from None
 
 
-_TOP: Final = ("bind", "sexp", "http", "memory", "topic", "security", "permission", "limits", "user_limit", "heartbeat")
+_TOP: Final = (
+    *("bind", "sexp", "http", "memory", "topic", "security", "permission", "limits", "user_limit", "heartbeat"),
+    "cluster",
+)
 
 
 def _config(content: dict[str, Any], folder: Path, override: SecurityFiles | None) -> Config:
@@ -294,7 +314,43 @@ def _config(content: dict[str, Any], folder: Path, override: SecurityFiles | Non
         max_connections=connections,
         heartbeat_interval=float(heartbeat.get("interval", HEARTBEAT_INTERVAL_S)),
         heartbeat_timeout=float(heartbeat.get("timeout", HEARTBEAT_TIMEOUT_S)),
+        cluster=_cluster(content, folder),
     )
+
+
+_CLUSTER: Final = (
+    *("name", "servers", "node", "advertise", "servers_sync", "lease", "replicas"),
+    *("user", "password", "token", "credentials", "domain"),
+)
+
+
+def _cluster(content: dict[str, Any], folder: Path) -> dict[str, Any]:
+    table = dict(_table(content, "cluster", _CLUSTER))
+    try:
+        for key in ("user", "password", "token", "credentials", "domain"):
+            _text(table, key)
+    except ConfigError as fault:
+        raise ConfigError(f"[cluster]: {fault}") from None
+    if "credentials" in table:
+        table["credentials"] = folder / table["credentials"]
+    return table
+
+
+def cluster_of(settings: Mapping[str, Any]) -> Cluster | None:
+    """Returns the cluster of a broker; `None` without settings.
+
+    Args:
+        settings: The arguments of `Cluster`.
+
+    Raises:
+        UsageError: One is missing or not valid.
+    """
+    if not settings:
+        return None
+    for key, text in (("name", "the name of the cluster"), ("servers", "the NATS servers, as nats://HOST:PORT")):
+        if key not in settings:
+            raise UsageError(f"{key}: is missing; give {text}").about(key)
+    return Cluster(**settings)
 
 
 _MIN_HEARTBEAT_S: Final = 0.1

@@ -18,6 +18,7 @@ __all__ = [
     "Damaged",
     "DuplicateSequence",
     "MessageTooLarge",
+    "NotLeader",
     "Overrun",
     "PermissionDenied",
     "StoreFull",
@@ -134,6 +135,16 @@ class Busy(BrokerError):
     code = "busy"
 
 
+class NotLeader(BrokerError):
+    """Raised for a request that only the leader of a cluster executes, if this broker does not lead it.
+
+    If it has led before, it may have executed the request. A `Client` with `role="leader"` repeats the request
+    at the leader.
+    """
+
+    code = "not-leader"
+
+
 class DuplicateSequence(BrokerError):
     """Raised for a sequence below the first outstanding one of its producer: nothing was stored.
 
@@ -159,6 +170,9 @@ def error_for(code: str, text: str, first: int = 0, last: int = 0) -> BrokerErro
 
 #: The errors of the broker by those of the store; the first match applies.
 _BY_STORE_ERROR: tuple[tuple[type[store_errors.StoreError], type[BrokerError]], ...] = (
+    (store_errors.NotLeader, NotLeader),
+    (store_errors.InDoubt, NotLeader),
+    (store_errors.StoreClosed, Busy),  # for a moment, in a follower of a cluster that loads a snapshot
     (store_errors.OutOfSpace, StoreFull),
     (store_errors.TopicFull, StoreFull),
     (store_errors.UnknownTopic, TopicError),

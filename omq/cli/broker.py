@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from omq._version import __version__
-from omq.broker.config import Config, ConfigError, TopicSpec, parse_topic, read_config
+from omq.broker.config import (
+    Config,
+    ConfigError,
+    TopicSpec,
+    check_strong,
+    cluster_of,
+    parse_topic,
+    read_config,
+)
 from omq.broker.errors import BrokerError, TopicError
 from omq.broker.server import AsyncServer
 from omq.cli.errors import echo, error_text, errors_of_command
@@ -32,6 +40,7 @@ from omq.keyfiles import MECHANISMS, Admission, SecurityFiles
 from omq.serving.address import parse_http_address
 from omq.serving.descriptors import raise_descriptor_limit
 from omq.serving.log import log_to_stderr
+from omq.serving.ready import ReadyFile
 from omq.serving.run import run_server
 
 if TYPE_CHECKING:
@@ -41,6 +50,8 @@ LOG: Final = logging.getLogger("omq.broker")
 DEFAULT_BIND: Final = "tcp://127.0.0.1:*"
 DIRECTORY: Final = NonEmptyPath(file_okay=False, path_type=Path)
 
+#: The options of arguments of `Cluster` that have other names.
+CLUSTER_OPTIONS: Final = {"name": "--cluster", "servers": "--replicated"}
 #: The settings that SIGHUP does not change, by their names in the file.
 FIXED_SETTINGS: Final[dict[str, Callable[[Config], object]]] = {
     "bind": lambda config: config.bind,
@@ -51,6 +62,7 @@ FIXED_SETTINGS: Final[dict[str, Callable[[Config], object]]] = {
     "[limits] connections": lambda config: config.max_connections,
     "[heartbeat] interval": lambda config: config.heartbeat_interval,
     "[heartbeat] timeout": lambda config: config.heartbeat_timeout,
+    "[cluster]": lambda config: config.cluster,
 }
 
 
@@ -98,6 +110,7 @@ def merge_config(
     *,
     bind: tuple[str, ...],
     topics: tuple[TopicSpec, ...],
+    cluster: dict[str, Any],
     **options: Any,
 ) -> Config:
     """Merges `broker.toml` and the command line; options override the file.
@@ -108,6 +121,7 @@ def merge_config(
         override: Replaces the `[security]` of the file.
         bind: The values of `--bind`.
         topics: The topics of `--topic`.
+        cluster: The arguments of `Cluster` on the command line.
         options: The values of `sexp`, `http` and `memory`.
 
     Raises:
@@ -125,6 +139,17 @@ def merge_config(
     all_topics = (*(topic for topic in config.topics if topic.name not in given), *topics)
     if memory:
         check_memory(all_topics)
+    settings = {**config.cluster, **cluster}
+    try:
+        member = cluster_of(settings)
+    except UsageError as fault:
+        if fault.argument in config.cluster and fault.argument not in cluster:
+            raise ConfigError(f"{path}: [cluster]: {fault}") from None
+        raise
+    if member is not None and memory:
+        raise ConfigError("--memory keeps everything in memory: it does not go with a cluster, which needs DIR")
+    if member is not None:
+        check_strong(all_topics, member)
     sexp = options["sexp"] or config.sexp
     return replace(
         config,
@@ -133,6 +158,7 @@ def merge_config(
         http=options["http"] or config.http,
         memory=memory,
         topics=all_topics,
+        cluster=settings,
     )
 
 
@@ -181,7 +207,8 @@ async def reload(
             config, now = read()
             if server.broker.permissions and not config.permissions:
                 raise ConfigError("the file no longer has permissions, which would allow every client everything")
-            plan = server.plan(config.topics)
+            # A follower has not the last word about the topics of its cluster: the leader checks and makes them.
+            plan = server.plan(config.topics) if server.broker.leads else None
             admission.become(now)
         except (UsageError, BrokerError) as fault:
             LOG.error(
@@ -192,8 +219,10 @@ async def reload(
             return
         server.broker.set_permissions(config.permissions)
         server.broker.set_user_limits(config.user_limits)
+        server.topics = config.topics
         try:
-            await plan.apply()
+            if plan is not None:
+                await plan.apply()
         except BrokerError as fault:
             LOG.error(
                 "SIGHUP: %s; users, keys, permissions and limits are read again, but not all topics",
@@ -287,11 +316,26 @@ def log_warnings(config: Config) -> None:
     help="CURVE: the public keys of admitted clients, one a line. Default: every key.",
 )
 @click.option("--users-file", type=FILE, help="PLAIN: name:password, one a line.")
+@click.option("--replicated", metavar="nats://HOST:PORT,...", help="NATS servers with the journal of a cluster.")
+@click.option("--cluster", metavar="NAME", help="The name of the cluster that the broker is a member of.")
+@click.option("--node", metavar="ID", help="The id of the broker in the cluster. Default: one that DIR keeps.")
+@click.option(
+    "--advertise",
+    multiple=True,
+    metavar="ENDPOINT",
+    help="The endpoint at which clients of the cluster find this broker; may be repeated. Default: those of --bind.",
+)
+@click.option(
+    "--servers-sync",
+    is_flag=True,
+    help="States that the NATS servers have `sync_interval: always`, which strong topics need.",
+)
 @click.option(
     "--ready-file",
     type=NonEmptyPath(dir_okay=False, path_type=Path),
     callback=read_ready_file,
-    help="Written once the broker serves: its endpoints (zmtp, sexp, http) as JSON.",
+    help="Written once the broker serves: its endpoints (zmtp, sexp, http) as JSON; in a cluster also leader, true "
+    "while the broker is the leader.",
 )
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @log_format_option
@@ -307,6 +351,11 @@ def broker(
     secret_key_file: Path | None,
     authorized_keys_file: Path | None,
     users_file: Path | None,
+    replicated: str | None,
+    cluster: str | None,
+    node: str | None,
+    advertise: tuple[str, ...],
+    servers_sync: bool,
     ready_file: Path | None,
     log_level: str,
     log_format: str,
@@ -327,10 +376,27 @@ def broker(
 
     def read() -> tuple[Config, Admission]:
         override = security_of(mechanism, files, path)
-        config = merge_config(directory, path, override, bind=bind, topics=topics, sexp=sexp, http=http, memory=memory)
+        given = {
+            "name": cluster,
+            "servers": replicated and tuple(replicated.split(",")),
+            "node": node,
+            "advertise": advertise,
+            "servers_sync": servers_sync,
+        }
+        config = merge_config(
+            directory,
+            path,
+            override,
+            bind=bind,
+            topics=topics,
+            cluster={key: value for key, value in given.items() if value},
+            sexp=sexp,
+            http=http,
+            memory=memory,
+        )
         return config, load_security(config, path, override is not None)
 
-    with errors_of_command("the broker", "broker"):
+    with errors_of_command("the broker", "broker", CLUSTER_OPTIONS):
         config, admission = read()
         server = AsyncServer(
             directory,
@@ -345,12 +411,17 @@ def broker(
             max_connections=config.max_connections,
             heartbeat_interval=config.heartbeat_interval,
             heartbeat_timeout=config.heartbeat_timeout,
+            cluster=cluster_of(config.cluster),
         )
+        ready = ReadyFile(ready_file)
+        if config.cluster:
+            ready.set(LOG, leader=False)
+            server.on_role = lambda leads: ready.set(LOG, leader=leads)
         log_warnings(config)
         from_files = path is not None or config.security.mechanism != "null"
         hang_up = partial(reload, server, config, admission, read) if from_files else None
         try:
-            run_server(server, LOG, ready_file=ready_file, on_start=partial(log_start, server), on_hang_up=hang_up)
+            run_server(server, LOG, ready_file=ready, on_start=partial(log_start, server), on_hang_up=hang_up)
         except TopicError as fault:
             raise click.UsageError(str(fault)) from None
 

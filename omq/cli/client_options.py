@@ -57,13 +57,15 @@ def read_name(ctx: click.Context, param: click.Parameter, value: str | None) -> 
         raise click.BadParameter(str(fault), ctx, param) from None
 
 
-def read_broker(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    """Checks the value of `--broker`."""
-    try:
-        omq.check_endpoint(value, socket_type=omq.SocketType.DEALER)
-    except EndpointError as fault:
-        raise click.BadParameter(str(fault), ctx, param) from None
-    return value
+def read_broker(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+    """Parses the value of `--broker`: an endpoint, or several, separated by commas."""
+    endpoints = tuple(endpoint for part in value.split(",") if (endpoint := part.strip())) or (value,)
+    for endpoint in endpoints:
+        try:
+            omq.check_endpoint(endpoint, socket_type=omq.SocketType.DEALER)
+        except EndpointError as fault:
+            raise click.BadParameter(str(fault), ctx, param) from None
+    return endpoints
 
 
 def read_user(path: Path) -> omq.PlainClient:
@@ -105,10 +107,11 @@ def broker_options(function: _F) -> _F:
         click.option(
             "--broker",
             required=True,
-            metavar="ENDPOINT",
+            metavar="ENDPOINT[,ENDPOINT...]",
             callback=read_broker,
             envvar="OMQ_BROKER",
-            help="The broker's endpoint for ZeroMQ clients. Default: the environment variable OMQ_BROKER.",
+            help="The broker's endpoint for ZeroMQ clients; of a cluster several, separated by commas. Default: the "
+            "environment variable OMQ_BROKER.",
         ),
     ):
         function = option(function)
@@ -151,17 +154,17 @@ def client_of(options: dict[str, Any]) -> Iterator[Client]:
     Args:
         options: The values of `client_options`.
     """
-    endpoint = options["broker"]
+    endpoints = options["broker"]
     with errors_of_command("the client", "broker"):
         security = broker_security(options["broker_key"], options["broker_secret_key"], options["broker_user"])
         try:
-            with Client(endpoint, timeout=options["timeout"], security=security) as client:
+            with Client(endpoints, timeout=options["timeout"], security=security) as client:
                 yield client
         except UsageError:
             raise
         except BrokerError as fault:
             text = str(fault)
-            raise click.ClickException(f"--broker {text}" if text.startswith(endpoint) else text) from None
+            raise click.ClickException(f"--broker {text}" if text.startswith(endpoints) else text) from None
 
 
 def read_start(ctx: click.Context, param: click.Parameter, value: str) -> str | int | datetime:

@@ -191,7 +191,7 @@ def ingest(
     connect: tuple[str, ...],
     subscribe: tuple[str, ...],
     join: tuple[str, ...],
-    broker: str,
+    broker: tuple[str, ...],
     topic: str,
     in_flight_bytes: int,
     recv_hwm: int,
@@ -229,4 +229,4 @@ def ingest(
         try:
             run_server(IngestServer(ingest_, http), LOG, ready_file=ready_file)
         except BrokerError as refusal:
-            raise click.ClickException(f"--broker {broker}, --topic {topic}: {refusal}") from None
+            raise click.ClickException(f"--broker {','.join(broker)}, --topic {topic}: {refusal}") from None

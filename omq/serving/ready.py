@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class ReadyFile:
-    """A file that lists the endpoints of a server, as one JSON object of endpoints by name.
+    """A file that lists the endpoints of a server, as one JSON object of endpoints by name, and may have more keys.
 
     Args:
         path: The file; `None` for none.
@@ -17,6 +17,8 @@ class ReadyFile:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
+        self._endpoints: dict[str, str] | None = None  # those that were written
+        self._more: dict[str, object] = {}
         self._written: bytes | None = None
 
     @contextmanager
@@ -46,6 +48,12 @@ class ReadyFile:
         except OSError as error:
             log.error("--ready-file %s: cannot be written: %s; the server runs without it", self._path, error.strerror)
 
+    def set(self, log: logging.Logger, **more: object) -> None:
+        """Sets keys next to the endpoints; writes the file again if it was written."""
+        self._more |= more
+        if self._endpoints is not None:
+            self.write_if_possible(self._endpoints, log)
+
     def write(self, endpoints: Mapping[str, str]) -> None:
         """Writes the file in one step, so that a reader never finds a part of it.
 
@@ -53,11 +61,13 @@ class ReadyFile:
             OSError: It cannot be written.
         """
         if self._path is not None:
-            self._written = json.dumps(dict(endpoints)).encode() + b"\n"
+            self._endpoints = dict(endpoints)
+            self._written = json.dumps({**endpoints, **self._more}).encode() + b"\n"
             self._put(self._written)
 
     def remove(self) -> None:
         """Removes the file, if this server has written its content."""
+        self._endpoints = None
         if self._path is not None and self._written is not None:
             with suppress(OSError):
                 if self._path.read_bytes() == self._written:

@@ -32,7 +32,7 @@ def run_server(
     server: RunningServer,
     log: logging.Logger,
     *,
-    ready_file: Path | None = None,
+    ready_file: ReadyFile | Path | None = None,
     on_start: Callable[[], None] | None = None,
     on_hang_up: Reload | None = None,
 ) -> None:
@@ -47,7 +47,8 @@ def run_server(
             on_start: Called once it runs; `None` for no call.
             on_hang_up: Makes a coroutine at each SIGHUP, which runs in a task; `None`: SIGHUP ends the process.
     """
-    uvloop.run(_serve(server, log, ReadyFile(ready_file), on_start, on_hang_up))
+    ready = ready_file if isinstance(ready_file, ReadyFile) else ReadyFile(ready_file)
+    uvloop.run(_serve(server, log, ready, on_start, on_hang_up))
 
 
 async def _serve(

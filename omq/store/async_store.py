@@ -35,6 +35,7 @@ class AsyncStore:
         error: Converts a store's error to the one that `do` raises.
 
     Attributes:
+        grown: As the argument.
         store: The store, once it is open.
         waiting: Bytes that were submitted and are not answered.
     """
@@ -53,7 +54,7 @@ class AsyncStore:
         self._refusing = False  # the last result was a refusal for want of space
         self._refused = 0.0  # when a write was last refused for want of space
         self._failed = False  # the store has failed, and that was logged
-        self._grown = grown
+        self.grown = grown
         self._log = log
         self._server = server
         self._error = error
@@ -274,7 +275,7 @@ class AsyncStore:
         while results:
             item = results.popleft()
             if isinstance(item, dict):
-                self._grown(item)
+                self.grown(item)
                 continue
             self._outstanding -= len(item)
             if self._full and item[-1].error is None:

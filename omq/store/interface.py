@@ -506,9 +506,14 @@ class Store(Protocol):
         full: True while appends that were answered to publishers of async topics wait in memory for space on the disk.
     """
 
-    id: str
-    findings: list[str]
-    refused: dict[str, DamagedError]
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def findings(self) -> list[str]: ...
+
+    @property
+    def refused(self) -> dict[str, DamagedError]: ...
 
     @property
     def broken(self) -> BaseException | None: ...

@@ -196,9 +196,7 @@ class Node:
         journal.faults.latency = self.cluster.latency
         journal.faults.outcome = self.cluster.outcome
         journal.faults.timeout = TIMEOUT_S
-        settings = ReplicaSettings(
-            self.name, (f"tcp://{self.name}",), LEASE_S, snapshot_bytes=self.cluster.case.snapshot_bytes
-        )
+        settings = ReplicaSettings(self.name, (f"tcp://{self.name}",), snapshot_bytes=self.cluster.case.snapshot_bytes)
         self.machine = self.cluster.machine(
             settings, journal, self.store, finished=lambda writes: self._finished(journal, writes), clock=self._clock
         )
@@ -386,7 +384,7 @@ class Cluster:
     # The run
 
     async def _run(self, loop: VirtualLoop) -> None:
-        self.journal = MemoryJournal(self.case.chunk_bytes)
+        self.journal = MemoryJournal(self.case.chunk_bytes, LEASE_S)
         self.nodes = {name: Node(self, name, RATES[name]) for name in self.case.nodes}
         for node in self.nodes.values():
             node.start()

@@ -57,6 +57,8 @@ def statistics(*topics: TopicStats, uptime: float = 100.0, **store: Any) -> Brok
         "max_connections": {"zmtp": 896, "sexp": 896},
         "accepts_failed": {"zmtp": {"max_connections": 4, "descriptors": 2, "other": 0}},
         "refused": {"topic": 2},
+        "cluster": None,
+        "journal_position": 0,
         "handshakes_failed": {"authentication": 2, "timeout": 1},
         "publish": {"strong": {"seconds": 0.5, "buckets": [(0.001, 90), (0.01, 9), (math.inf, 1)]}},
         "store": {

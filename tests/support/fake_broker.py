@@ -10,6 +10,10 @@ from omq._core import blocks
 from omq.broker import protocol
 from omq.broker.protocol import u64
 
+#: What a follower executes.
+_OF_FOLLOWERS = {protocol.HELLO, protocol.BYE, protocol.FLUSH, protocol.CANCEL, protocol.CREDIT}
+_NOT_ANSWERED = {protocol.POSITION, protocol.ACK, protocol.NACK}
+
 
 @dataclass
 class Topic:
@@ -50,6 +54,7 @@ class ScriptedBroker:
         up: What the client has sent and the broker has not looked at.
         down: What the broker has sent and the client has not looked at.
         topics: By name.
+        leads: Whether it is the leader of a cluster of one, or a follower.
     """
 
     def __init__(self) -> None:
@@ -59,6 +64,7 @@ class ScriptedBroker:
         self.tags: dict[bytes, Reading | TopicConsumer] = {}
         self.greeted = False
         self.largest = 3  # records of a block
+        self.leads = True
 
     def cut(self, killed: bool = False) -> None:
         """The connection is over, with what was on its way; a broker that is killed has what is durable."""
@@ -68,6 +74,17 @@ class ScriptedBroker:
         if killed:
             for topic in self.topics.values():
                 topic.acknowledged = set(topic.durable)
+
+    def step_down(self) -> None:
+        """Becomes a follower: only plain subscriptions continue, and the next leader has what is durable."""
+        for tag, held in list(self.tags.items()):
+            if isinstance(held, TopicConsumer) or held.name is not None:
+                self.send(protocol.ERROR, tag, b"not-leader", b"a follower")
+                del self.tags[tag]
+        self.leads = False
+        for topic in self.topics.values():
+            topic.handed.clear()
+            topic.acknowledged = set(topic.durable)
 
     def _end(self) -> None:
         for held in self.tags.values():
@@ -79,11 +96,20 @@ class ScriptedBroker:
     def step(self) -> None:
         """Looks at one message."""
         command, tag, *parts = self.up.popleft()
+        if not self.leads and not self._may_follow(command, parts):
+            if command not in _NOT_ANSWERED:
+                self.send(protocol.ERROR, tag, b"not-leader", b"a follower")
+            return
         try:
             getattr(self, f"_{command.decode().lower()}")(tag, *parts)
         except LookupError as error:
             self.tags.pop(tag, None)
             self.send(protocol.ERROR, tag, b"topic", str(error).encode())
+
+    def _may_follow(self, command: bytes, parts: list[bytes]) -> bool:
+        if command == protocol.SUBSCRIBE:
+            return json.loads(parts[1])["name"] is None
+        return command in _OF_FOLLOWERS
 
     def send(self, *parts: bytes) -> None:
         """Sends a message."""
@@ -134,7 +160,9 @@ class ScriptedBroker:
         assert json.loads(about)["version"] == 1
         self._end()
         self.greeted = True
-        self.send(protocol.WELCOME, tag, b'{"version": 1, "broker": "b", "max_body": 1000}')
+        cluster = {"name": "c", "node": "n", "role": "leader" if self.leads else "follower"}
+        welcome = {"version": 1, "broker": "b", "max_body": 1000, "cluster": {**cluster, "leader": [], "members": []}}
+        self.send(protocol.WELCOME, tag, json.dumps(welcome).encode())
 
     def _bye(self, tag: bytes) -> None:
         self._end()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -44,14 +44,17 @@ class MemoryJournal:
 
     Args:
         chunk_bytes: The size to which entries are cut.
+        lease: The duration of the lease in seconds.
     """
 
-    def __init__(self, chunk_bytes: int = 1 << 20) -> None:
+    def __init__(self, chunk_bytes: int = 1 << 20, lease: float = 1.0) -> None:
+        self.lease = lease
         self.first = 1
         self.chunks: list[Chunk] = []  # from the sequence `first` on
         self.snapshot: tuple[int, dict[str, bytes]] | None = None
         self.chunk_bytes = chunk_bytes
         self.appended: list[JournalEntry] = []  # all that were ever finished, also truncated ones
+        self.listeners: list[asyncio.Queue[bytes]] = []  # of announcements
         self._runs = 0
         self._changed = asyncio.Event()
 
@@ -161,6 +164,7 @@ class NodeJournal:
 
     def __init__(self, servers: MemoryJournal) -> None:
         self.servers = servers
+        self.lease = servers.lease
         self.faults = Faults()
         self.late = 1.5  # times `Faults.timeout`, after which a late entry arrives
         self._closed = False
@@ -230,12 +234,14 @@ class NodeJournal:
         self.servers.truncate(below)
         await self._answer()
 
-    async def put_snapshot(self, position: int, directory: Path) -> None:
+    async def put_snapshot(self, position: int, directory: Path) -> int:
         files = _files(directory)
         await self._request()
-        if self.servers.snapshot is None or self.servers.snapshot[0] < position:
+        replaced = self.servers.snapshot[0] if self.servers.snapshot else 0
+        if replaced <= position:
             self.servers.snapshot = position, files
         await self._answer()
+        return replaced if replaced <= position else 0
 
     async def get_snapshot(self, target: Path) -> int | None:
         await self._request()
@@ -248,6 +254,22 @@ class NodeJournal:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         return snapshot[0]
+
+    async def announce(self, payload: bytes) -> None:
+        if self.faults.requests_pass:
+            for listener in self.servers.listeners:
+                listener.put_nowait(payload)
+
+    async def announcements(self) -> AsyncGenerator[bytes, None]:
+        listener: asyncio.Queue[bytes] = asyncio.Queue()
+        self.servers.listeners.append(listener)
+        try:
+            while True:
+                payload = await listener.get()
+                if self.faults.answers_pass:
+                    yield payload
+        finally:
+            self.servers.listeners.remove(listener)
 
     async def close(self) -> None:
         self._closed = True
@@ -312,6 +334,7 @@ class RemoteJournal:
     """The connection of a node to a journal in another loop. Implements `Journal`."""
 
     def __init__(self, node: NodeJournal, loop: asyncio.AbstractEventLoop) -> None:
+        self.lease = node.lease
         self.faults = node.faults
         self._node = node
         self._loop = loop
@@ -329,8 +352,16 @@ class RemoteJournal:
             yield entry
 
     @staticmethod
-    async def _next(entries: AsyncIterator[JournalEntry]) -> JournalEntry:
-        return await anext(entries)
+    async def _next(items: AsyncIterator[_T]) -> _T:
+        return await anext(items)
+
+    async def announce(self, payload: bytes) -> None:
+        await self._call(self._node.announce(payload))
+
+    async def announcements(self) -> AsyncGenerator[bytes, None]:
+        announcements = self._node.announcements()
+        while True:
+            yield await self._call(self._next(announcements))
 
     async def last(self) -> int:
         return await self._call(self._node.last())
@@ -338,8 +369,8 @@ class RemoteJournal:
     async def truncate(self, below: int) -> None:
         await self._call(self._node.truncate(below))
 
-    async def put_snapshot(self, position: int, directory: Path) -> None:
-        await self._call(self._node.put_snapshot(position, directory))
+    async def put_snapshot(self, position: int, directory: Path) -> int:
+        return await self._call(self._node.put_snapshot(position, directory))
 
     async def get_snapshot(self, target: Path) -> int | None:
         return await self._call(self._node.get_snapshot(target))

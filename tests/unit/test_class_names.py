@@ -22,6 +22,7 @@ SHARED = {
     "Error": "ERROR of ZMTP and of the S-expressions",
     "Malformed": "omq.goby.Malformed and omq.pzq.Malformed",
     "Message": "omq.Message and the S-expressions' Message",
+    "NotLeader": "omq.broker.NotLeader and the error of a replicated store",
     "Ping": "PING of ZMTP and of the S-expressions",
     "PlainClient": "omq.PlainClient and its side of the handshake",
     "PlainServer": "omq.PlainServer and its side of the handshake",

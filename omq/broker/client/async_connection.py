@@ -12,17 +12,18 @@ from functools import partial
 from typing import Any
 
 import omq.asyncio as omq
-from omq.broker.client.client_protocol import PendingRequest, State
+from omq.broker.client.client_protocol import LeaderElsewhere, PendingRequest, State
 from omq.broker.client.connection import (
     ACK_BATCH_INTERVAL_S,
     FULL_RETRY_DELAY_S,
     RECV_BATCH,
     ConnectionBase,
     ConnectionMonitor,
+    Role,
 )
 from omq.broker.client.stream_state import StreamState
 from omq.broker.errors import BrokerFailed, SyntaxFault
-from omq.errors import ClosedError, ContextTerminated, OmqError, ReceiveTimeout, SendTimeout, StateError
+from omq.errors import ClosedError, ContextTerminated, OmqError, ReceiveTimeout, SendTimeout, StateError, Timeout
 from omq.types import UNSET, Unset
 
 log = logging.getLogger("omq")
@@ -36,9 +37,14 @@ class AsyncConnection(ConnectionBase):
     """
 
     def __init__(
-        self, endpoint: str, timeout: float | None, context: omq.Context | None, options: dict[str, Any]
+        self,
+        endpoint: str | Iterable[str],
+        timeout: float | None,
+        context: omq.Context | None,
+        options: dict[str, Any],
+        role: Role = "leader",
     ) -> None:
-        super().__init__(endpoint, timeout, context, options)
+        super().__init__(endpoint, timeout, context, options, role)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reader: asyncio.Task[None] | None = None
         self._waits: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
@@ -48,7 +54,9 @@ class AsyncConnection(ConnectionBase):
         self._send_timer: asyncio.TimerHandle | None = None
         self._busy_timer: asyncio.TimerHandle | None = None  # repeats requests that a busy broker refused
         self._up = False
-        self._socket: omq.DEALER | None = self._open()
+        self._refusal = ""  # why the broker does not serve this client
+        self._socket: omq.DEALER | None = None
+        self._open()
 
     # ------------------------------------------------------------------ life
 
@@ -172,7 +180,7 @@ class AsyncConnection(ConnectionBase):
 
     # ------------------------------------------------------------------ the socket
 
-    def _open(self) -> omq.DEALER:
+    def _open(self) -> None:
         socket = omq.DEALER(self._context, **self._options)
         self._monitor = socket.monitor()
         self._connection_monitor = ConnectionMonitor(self._monitor)
@@ -181,7 +189,7 @@ class AsyncConnection(ConnectionBase):
         except BaseException:
             socket.stop()
             raise
-        return socket
+        self._socket = socket
 
     def _reader_ended(self, reader: asyncio.Task[None]) -> None:
         """Fails every waiting call after the reader task has failed."""
@@ -193,39 +201,57 @@ class AsyncConnection(ConnectionBase):
         """Reads the connection, and connects again when it is lost."""
         while not self.closed:
             if self._socket is None:
-                await asyncio.sleep(max(self._reconnect_backoff.remaining(asyncio.get_running_loop().time()), 0))
-                self._socket = self._open()
-            await self._serve_socket(self._socket)
+                now = asyncio.get_running_loop().time
+                await asyncio.sleep(max(self.endpoints.remaining(now()), 0))
+                self.open_next(now())
+            if self._socket is not None:
+                await self._serve_socket(self._socket)
 
     async def _serve_socket(self, socket: omq.DEALER) -> None:
+        self._refusal = ""
+        attempt = None
         watching = asyncio.get_running_loop().create_task(
             self._watch_connection(socket, self._monitor, self._connection_monitor)
         )
         try:
-            await socket.wait_connected()
+            timeout = self.attempt_timeout
+            await socket.wait_connected(timeout=timeout)
             self._up = True
             self.core.connected()
             self.send_out()
+            if timeout is not None:
+                attempt = asyncio.get_running_loop().call_later(timeout, self._end_attempt, socket)
             while True:
                 self._receive(await socket.recv_many(RECV_BATCH))
         except ContextTerminated:
             raise
-        except ClosedError:
+        except (ClosedError, Timeout):
             pass
         except SyntaxFault as error:
             log.warning("%s: %s", self.endpoint, error)
         finally:
             watching.cancel()
-            self._reconnect_backoff.lost(asyncio.get_running_loop().time(), self.core.state is State.UP)
-            self.core.lost()
+            if attempt is not None:
+                attempt.cancel()
+            self.end_session(asyncio.get_running_loop().time(), self._refusal)
             self._up = False
             self._socket = None
             socket.stop()
             self.wake_ready()
 
+    def _end_attempt(self, socket: omq.DEALER) -> None:
+        """Stops the socket of a broker that has not answered in time, as there are others."""
+        if self.core.state is not State.UP:
+            socket.stop()
+
     def _receive(self, messages: Iterable[bytes | list[bytes]]) -> None:
-        for message in messages:
-            self.core.receive(message)
+        try:
+            for message in messages if not self._refusal else ():
+                self.core.receive(message)
+        except LeaderElsewhere as refusal:
+            self._refusal = str(refusal)
+            if self._socket is not None:
+                self._socket.stop()
         if self.core.is_busy and self._busy_timer is None and self._loop is not None:
             self._busy_timer = self._loop.call_later(self.core.busy_backoff.next(), self._repeat)
         self.send_out()
@@ -240,6 +266,8 @@ class AsyncConnection(ConnectionBase):
                 if (refusal := connection_monitor.refusal(self.endpoint)) is not None and self.core.fault is None:
                     self.core.fail(refusal)
                     self.wake_ready()
+                if self.core.state is not State.UP and self.attempt_has_failed():
+                    break
             # Read what has arrived: an answered request is not sent again.
             with contextlib.suppress(ReceiveTimeout):
                 while self._up:

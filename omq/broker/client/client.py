@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from omq.broker.client.calls import Calls
-from omq.broker.client.connection import BlockingConnection, ClosesAtExit
+from omq.broker.client.connection import BlockingConnection, ClosesAtExit, Role
 from omq.broker.client.readers import BATCH_BYTES, PARTS, ColumnReader, RangeReader
 from omq.broker.client.stream_state import CREDIT_BYTES
 from omq.broker.client.streams import Consumer, Subscription
@@ -30,42 +30,48 @@ class Client(ClosesAtExit):
     """A client of a broker. Threads may share it: one may publish while another iterates over a subscription.
 
     The client connects in the background, and reconnects after a lost connection. It then repeats unanswered requests,
-    which the broker stores only once, and resumes its subscriptions and consumers.
+    which the broker stores only once, and resumes its subscriptions and consumers. So it does if a cluster has another
+    leader: it finds the leader within the timeout of the calls.
 
     Every call that waits for the broker may raise `BrokerTimeout` (the broker cannot be reached, or has not answered in
     time), `PermissionDenied` (the broker rejects the client's key, user or password, or does not permit the request),
     `BrokerFailed` (the broker cannot execute the request) and `ClosedError` (the client is closed).
 
     Args:
-        endpoint: The endpoint of the broker's ZMTP listener.
+        endpoint: The endpoint of the broker's ZMTP listener. Of a cluster: those of some members, which the client
+            tries in turn; it remembers those that a member names.
         timeout: Seconds that each call waits for the broker, including the connection. `None` waits for ever; 0 never
             waits.
         security: A `PlainClient` or `CurveClient`; `None` for a broker without authentication.
         context: The context of the client's socket; `None` for the default context.
+        role: Which member of a cluster serves the client. `"leader"`: the leader, to which the client moves.
+            `"any"`: each one; a follower may lag, and raises `NotLeader` for what only the leader executes. A broker in
+            no cluster serves both.
         **options: More options of the client's DEALER socket; see `omq.Options`.
 
     Raises:
-        EndpointError: The endpoint is not valid.
+        EndpointError: An endpoint is not valid.
         OptionError: An option is unknown, or its value is not valid.
-        ValueError: *timeout* is negative or NaN.
+        ValueError: *timeout* is negative or NaN, *role* is not valid, or there is no endpoint.
         TypeError: *timeout* is not a number.
     """
 
     def __init__(
         self,
-        endpoint: str,
+        endpoint: str | Iterable[str],
         *,
         timeout: float | None = 30.0,
         security: Security | None = None,
         context: Context | None = None,
+        role: Role = "leader",
         **options: Any,
     ) -> None:
-        self._connection = BlockingConnection(endpoint, timeout, context, {"security": security, **options})
+        self._connection = BlockingConnection(endpoint, timeout, context, {"security": security, **options}, role)
         self._calls = Calls(self._connection, Subscription, Consumer)
 
     @property
     def endpoint(self) -> str:
-        """The endpoint of the broker's ZMTP listener."""
+        """The endpoint of the broker that the client uses, or tries to reach."""
         return self._connection.endpoint
 
     @property

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
 from omq.broker import protocol
 from omq.broker.client.stream_state import (
@@ -30,7 +30,7 @@ from omq.broker.client.stream_state import (
     StreamState,
     SubscriptionState,
 )
-from omq.broker.errors import BrokerError, Busy, Overrun, SyntaxFault, TopicError, VersionFault, error_for
+from omq.broker.errors import BrokerError, Busy, NotLeader, Overrun, SyntaxFault, TopicError, VersionFault, error_for
 from omq.broker.protocol import pack_json, packed_ranges, read_json, u64
 from omq.broker.types import Message
 from omq.errors import ClosedError, OmqError
@@ -92,6 +92,43 @@ class State(Enum):
     DOWN = "not connected"
     GREETING = "HELLO was sent"
     UP = "the broker has answered"
+
+
+class ClusterInfo(NamedTuple):
+    """The cluster of a broker, as its `WELCOME` has it.
+
+    Attributes:
+        name: The name of the cluster.
+        role: The role of the broker: `leader` or `follower`.
+        leader: The endpoints of the leader; empty if the broker knows none.
+        members: The endpoints of the members.
+    """
+
+    name: str
+    role: str
+    leader: tuple[str, ...]
+    members: tuple[str, ...]
+
+    @classmethod
+    def read(cls, about: dict[str, Any]) -> Self:
+        """Returns the cluster of a `WELCOME`. Raises `LookupError`, `TypeError` or `ValueError` if it is not valid."""
+        leader, members = (tuple(about.get(key, ())) for key in ("leader", "members"))
+        if not all(isinstance(endpoint, str) for endpoint in (*leader, *members)):
+            raise ValueError("an endpoint of the cluster is not a string")
+        return cls(str(about["name"]), str(about["role"]), leader, members)
+
+    @property
+    def is_led_here(self) -> bool:
+        """Returns whether the broker is the leader."""
+        return self.role == "leader"
+
+    def __str__(self) -> str:
+        leader = f"whose leader is {', '.join(self.leader)}" if self.leader else "which has no leader now"
+        return f"a follower of the cluster {self.name!r:.80}, {leader}"
+
+
+class LeaderElsewhere(Exception):
+    """Raised when the broker does not serve this client, as it does not lead its cluster; the text has the reason."""
 
 
 class PendingRequest:
@@ -186,12 +223,14 @@ class ClientProtocol:
 
     Args:
         client: The client's id, 16 random bytes.
+        follows_leader: True makes the client leave a broker that does not lead its cluster.
 
     Attributes:
         out: Messages to send, in order; a twin takes them from the left.
         state: The progress of the connection.
         session: The number of connections so far.
         broker: The id of the broker's store; empty before the first connection.
+        cluster: The cluster of the broker; `None` before its `WELCOME`, or if it is in none.
         max_body: The largest body that the broker accepts, in bytes.
         in_flight_bytes: The bytes of records that wait for their answers.
         fault: The error after which this client cannot use this broker; `None` without one.
@@ -200,8 +239,10 @@ class ClientProtocol:
         busy_backoff: The delays before requests to a busy broker are repeated.
     """
 
-    def __init__(self, client: bytes) -> None:
+    def __init__(self, client: bytes, follows_leader: bool = True) -> None:
         self.client = client
+        self.follows_leader = follows_leader
+        self.cluster: ClusterInfo | None = None
         self.out: deque[list[bytes]] = deque()
         self.state = State.DOWN
         self.session = 0
@@ -229,6 +270,7 @@ class ClientProtocol:
         """Starts the session of a new connection."""
         self.lost()
         self.state = State.GREETING
+        self.cluster = None
         self.session += 1
         hello = PendingRequest(protocol.HELLO, self._tag(), ())
         self._requests[hello.tag] = hello
@@ -265,6 +307,8 @@ class ClientProtocol:
 
         Raises:
             SyntaxFault: The message violates the protocol: the caller must drop the connection.
+            LeaderElsewhere: The broker is not, or no longer, the leader: the caller must drop the connection at once,
+                as later answers do not count.
         """
         try:
             if isinstance(parts, bytes):
@@ -310,6 +354,9 @@ class ClientProtocol:
             theirs = about["version"]
             self.fail(VersionFault(f"the broker has version {theirs!r:.40} of the protocol, not {protocol.VERSION}"))
             return
+        self.cluster = ClusterInfo.read(about["cluster"]) if "cluster" in about else None
+        if self.follows_leader and self.cluster is not None and not self.cluster.is_led_here:
+            raise LeaderElsewhere(str(self.cluster))
         self.state = State.UP
         before, self.broker = self.broker, str(about.get("broker", self.broker))
         if before and before != self.broker:
@@ -330,6 +377,8 @@ class ClientProtocol:
             self._send(request)
 
     def _handle_error(self, tag: bytes, error: BrokerError) -> None:
+        if isinstance(error, NotLeader) and self.follows_leader:
+            raise LeaderElsewhere(str(error))
         request = self._requests.get(tag)
         if request is None:
             if (stream := self._remove(tag)) is not None:

@@ -13,17 +13,27 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, Literal, Protocol, Self, TypeVar
 from weakref import WeakSet
 
 import omq
 from omq.broker import protocol
-from omq.broker.client.client_protocol import ClientProtocol, PendingRequest, RetryBackoff, State
+from omq.broker.client.client_protocol import ClientProtocol, LeaderElsewhere, PendingRequest, State
+from omq.broker.client.endpoint_pool import NO_ANSWER, EndpointPool
 from omq.broker.client.stream_state import ConsumerState, StreamState
 from omq.broker.errors import BrokerTimeout, PermissionDenied, SyntaxFault
-from omq.errors import ClosedError, ContextTerminated, OmqError, ReceiveTimeout, SendTimeout, StateError, Timeout
+from omq.errors import (
+    ClosedError,
+    ContextTerminated,
+    OmqError,
+    ReceiveTimeout,
+    SendTimeout,
+    StateError,
+    Timeout,
+    UsageError,
+)
 from omq.event import Event, EventKind, HandshakeFailure
 from omq.executor import run_blocking
 from omq.socket_base import check_timeout
@@ -31,6 +41,9 @@ from omq.types import UNSET, Unset
 from omq.unpatched import get_ident, sleep, threading
 
 log = logging.getLogger("omq")
+
+#: The brokers of a cluster that serve a client.
+Role = Literal["leader", "any"]
 
 _Asked = TypeVar("_Asked")
 
@@ -53,7 +66,6 @@ _MAX_POLL_INTERVAL_S: Final = 0.25
 _MAX_ACK_DELAY_S: Final = 0.02  # after which the ack thread sends acknowledgements in any case
 _MAX_IDLE_POLLS: Final = 25  # after which the ack thread ends
 _EXIT_TIMEOUT_S: Final = 1.0  # for the flush of all clients at the exit of the process
-_MIN_LIFETIME_S: Final = 1.0  # of a connection after whose loss the next attempt is made at once
 
 
 class Events(Protocol):
@@ -123,34 +135,6 @@ class ConnectionMonitor:
         return event.kind is EventKind.MONITOR_STOPPED
 
 
-class ReconnectBackoff(RetryBackoff):
-    """The delay before the client connects again.
-
-    It is 0 after a connection of at least `_MIN_LIFETIME_S`, the shortest delay after a shorter one that the broker has
-    welcomed, and longer after each other failure.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._next_attempt = float("-inf")
-
-    def lost(self, now: float, welcomed: bool) -> None:
-        """Computes the next delay after a connection was lost, or could not be made.
-
-        Args:
-            now: The time of a monotonic clock, in seconds.
-            welcomed: True if the broker had answered `HELLO`.
-        """
-        if welcomed:
-            self.reset()
-        lasted = welcomed and now - self._next_attempt > _MIN_LIFETIME_S
-        self._next_attempt = now if lasted else now + self.next()
-
-    def remaining(self, now: float) -> float:
-        """Returns the seconds until the next attempt; 0 or less for at once."""
-        return self._next_attempt - now
-
-
 class ClosesAtExit:
     """A base class that calls `close` at the end of a `with` block; an error of the block precedes one of `close`."""
 
@@ -178,27 +162,36 @@ class ConnectionBase:
     Such calls are coroutines. In the blocking twin they block and never suspend; `run_blocking` returns the result.
 
     Args:
-        endpoint: The endpoint of the broker.
+        endpoint: The endpoint of the broker, or several of a cluster.
         timeout: Seconds that a call waits; `None` for ever.
         context: The context of the sockets; `None` for the default context.
         options: Options of the sockets.
+        role: `"leader"`, or `"any"` for every member of a cluster.
 
     Attributes:
+        endpoints: The known endpoints, and the current one.
         core: The state of the protocol, guarded by the lock.
         lock: A lock that is never held during a wait.
         closed: True once `close` was called.
 
     Raises:
-        ValueError: *timeout* is negative or NaN.
+        ValueError: *timeout* is negative or NaN, there is no endpoint, or *role* is not valid.
         TypeError: *timeout* is not a number.
     """
 
     def __init__(
-        self, endpoint: str, timeout: float | None, context: omq.Context | None, options: dict[str, Any]
+        self,
+        endpoint: str | Iterable[str],
+        timeout: float | None,
+        context: omq.Context | None,
+        options: dict[str, Any],
+        role: Role = "leader",
     ) -> None:
-        self.endpoint = endpoint
+        if role not in ("leader", "any"):
+            raise ValueError(f'role={role!r:.80}: must be "leader" or "any"')
+        self.endpoints = EndpointPool(endpoint)
         self.timeout = check_timeout(timeout)
-        self.core = ClientProtocol(os.urandom(16))
+        self.core = ClientProtocol(os.urandom(16), role == "leader")
         self.lock = threading.RLock()  # no call takes it twice: a signal handler sees from it that its thread has it
         self.closed = False
         self._context = context
@@ -207,8 +200,12 @@ class ConnectionBase:
         self._dropped: deque[StreamState | PendingRequest] = deque()  # whose holders are gone
         self._acks_due = False  # `send_acks` will be called
         self._acks_sent = 0.0  # when an acknowledgement left, by the monotonic clock
-        self._reconnect_backoff = ReconnectBackoff()
         self._connection_monitor: ConnectionMonitor
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint of the present connection, or of the next attempt."""
+        return self.endpoints.current
 
     @property
     def inherited(self) -> bool:
@@ -258,9 +255,43 @@ class ConnectionBase:
         """Wakes the calls whose condition holds. Under the lock."""
         raise NotImplementedError
 
+    def _open(self) -> None:
+        """Opens a socket to the current endpoint. Under the lock."""
+        raise NotImplementedError
+
     def send_acks_later(self) -> None:
         """Schedules `send_acks`. Under the lock."""
         raise NotImplementedError
+
+    def open_next(self, now: float) -> None:
+        """Opens the socket of the next attempt. If its endpoint does not fit the options, another one follows."""
+        try:
+            self._open()
+        except UsageError as error:
+            if not self.endpoints.has_others:
+                raise
+            self.endpoints.lost(now, False, str(error))
+
+    def attempt_has_failed(self) -> bool:
+        """Returns whether to try another endpoint, as this one could not be reached."""
+        return self.attempt_timeout is not None and bool(self._connection_monitor.failure_reason)
+
+    @property
+    def attempt_timeout(self) -> float | None:
+        """The seconds after which to try another endpoint; `None` for not at all."""
+        return None if self.core.fault is not None else self.endpoints.attempt_timeout
+
+    def end_session(self, now: float, refusal: str = "") -> None:
+        """Ends the session of a lost connection, and chooses the endpoint of the next one. Under the lock.
+
+        Args:
+            now: The time of the clock of `EndpointPool`.
+            refusal: Why the broker does not serve this client; empty if the connection is lost, or was not made.
+        """
+        core = self.core
+        failure = refusal or self._connection_monitor.failure_reason or NO_ANSWER
+        self.endpoints.lost(now, core.state is State.UP, failure, core.cluster, bool(refusal))
+        core.lost()
 
     # ------------------------------------------------------------------ requests
 
@@ -351,6 +382,8 @@ class ConnectionBase:
             return BrokerTimeout(
                 f"{self.endpoint}: {'the broker is busy: ' if busy else ''}{what} has not arrived in time"
             )
+        if failures := self.endpoints.failures(self._connection_monitor.failure_reason):
+            return BrokerTimeout(f"not connected to a broker in time: {failures}")
         return BrokerTimeout(self._connection_monitor.failure(self.endpoint))
 
     def give_up(self, requests: Sequence[PendingRequest]) -> None:
@@ -461,9 +494,14 @@ class BlockingConnection(ConnectionBase):
     """The connection of a blocking client, which the calling threads share."""
 
     def __init__(
-        self, endpoint: str, timeout: float | None, context: omq.Context | None, options: dict[str, Any]
+        self,
+        endpoint: str | Iterable[str],
+        timeout: float | None,
+        context: omq.Context | None,
+        options: dict[str, Any],
+        role: Role = "leader",
     ) -> None:
-        super().__init__(endpoint, timeout, context, options)
+        super().__init__(endpoint, timeout, context, options, role)
         self._waiting: set[int] = set()  # threads in which a call waits
         self._close_requested = False  # a signal handler lets the call that it interrupts close this
         self._closing = False
@@ -471,6 +509,7 @@ class BlockingConnection(ConnectionBase):
         self._waiters: list[_Waiter] = []
         self._busy_retry_at: float | None = None  # when the requests are repeated that a busy broker refused
         self._hello_sent = False  # in this connection
+        self._attempt_deadline: float | None = None  # of the present step of an attempt, which another one follows
         self._socket: omq.DEALER | None = None
         self._open()
         _connections.add(self)
@@ -655,7 +694,7 @@ class BlockingConnection(ConnectionBase):
                 except Timeout:
                     return self._check_connection()
                 with self.lock:
-                    self._hello_sent = True
+                    self._hello_sent, self._attempt_deadline = True, None
                     self.core.connected()
                     self.send_out()
             if self.core.is_busy:
@@ -682,6 +721,9 @@ class BlockingConnection(ConnectionBase):
         except SyntaxFault as error:
             log.warning("%s: %s", self.endpoint, error)
             self._drop_connection()
+            return True
+        except LeaderElsewhere as refusal:
+            self._drop_connection(str(refusal))
             return True
         except BaseException:
             # Interrupted, perhaps after messages were received: the next connection brings them again.
@@ -722,10 +764,22 @@ class BlockingConnection(ConnectionBase):
                 self.core.fail(refusal)
                 self.wake_ready()
             return True
+        if self.core.state is not State.UP and (self.attempt_has_failed() or self._attempt_is_late()):
+            self._drop_connection()
+            return True
         return False
 
+    def _attempt_is_late(self) -> bool:
+        """Returns whether to try another endpoint, as this one does not answer in time."""
+        timeout, now = self.attempt_timeout, time.monotonic()
+        if timeout is None:
+            return False
+        if self._attempt_deadline is None:  # no thread has looked before
+            self._attempt_deadline = now + timeout
+        return now >= self._attempt_deadline
+
     def _open(self) -> None:
-        self._hello_sent = False
+        self._hello_sent, self._attempt_deadline = False, None
         socket = omq.DEALER(self._context, **self._options)
         self._connection_monitor = ConnectionMonitor(socket.monitor())
         try:
@@ -737,23 +791,22 @@ class BlockingConnection(ConnectionBase):
 
     def _reopen(self, poll_timeout: float) -> bool:
         """Connects again once the delay is over. Returns whether there is a socket."""
-        pause = self._reconnect_backoff.remaining(time.monotonic())
+        pause = self.endpoints.remaining(time.monotonic())
         if pause > 0:
             sleep(min(pause, poll_timeout))
             if pause > poll_timeout:
                 return False
         with self.lock:
             if not self.closed:
-                self._open()
-        return not self.closed
+                self.open_next(time.monotonic())
+        return self._socket is not None
 
-    def _drop_connection(self) -> None:
-        """Drops the connection."""
+    def _drop_connection(self, refusal: str = "") -> None:
+        """Drops the connection; see `end_session`."""
         with self.lock:
             if self.closed:
                 return
-            self._reconnect_backoff.lost(time.monotonic(), self.core.state is State.UP)
-            self.core.lost()
+            self.end_session(time.monotonic(), refusal)
             socket, self._socket = self._socket, None
             self.wake_ready()
         if socket is not None:

@@ -29,7 +29,7 @@ from omq.broker.protocol import check_name
 from omq.broker.start_time import StartTime, describe_time, overrun_since
 from omq.store.async_store import AsyncStore
 from omq.store.clock import wall
-from omq.store.errors import DamagedError, Gone, OutOfSpace, StoreError, UnknownTopic
+from omq.store.errors import DamagedError, Gone, OutOfSpace, StoreClosed, StoreError, UnknownTopic
 from omq.store.interface import (
     Acknowledge,
     DeleteCursor,
@@ -240,7 +240,7 @@ class BroadcastTopic(Topic):
     ) -> TopicSubscription:
         """Opens a subscription; see `Broker.subscribe`."""
         if self.deleted:
-            raise TopicError(f"topic {self.name!r} was deleted")
+            raise self.gone()
         if resume and name is not None and self._last_clients.get(name, client) != client:
             raise self._taken_over(name)
         holder = None if name is None else self._holders.get(name)
@@ -318,8 +318,11 @@ class BroadcastTopic(Topic):
     def _check_not_future(self, position: int) -> None:
         """Raises `TopicError` for an id above the newest one.
 
-        The newest one is that of the store: READ may return messages before this loop is notified of them.
+        The newest one is that of the store: READ may return messages before this loop is notified of them. A follower
+        may not have messages yet that a client has got elsewhere.
         """
+        if not self._scheduler.leads:
+            return
         if position > self.last and position > (newest := max(self.last, self.state().last)):
             raise TopicError(f"id {position} is above the newest id of topic {self.name!r}, {newest}")
 
@@ -353,6 +356,14 @@ class BroadcastTopic(Topic):
         await super().close()
         for group in tuple(self.groups.values()):
             await group.queue.close()
+
+    def adopt_subscriptions(self, other: BroadcastTopic) -> None:
+        """Takes over the subscriptions of the same topic in an earlier core that are not durable."""
+        for subscription in [one for one in other._subscriptions if one.name is None]:
+            del other._subscriptions[subscription]
+            self._subscriptions[subscription] = None
+            subscription.topic = self
+            subscription.resume()
 
     def revoke_access(self, permissions: Permissions) -> None:
         for subscription in tuple(self._subscriptions):
@@ -449,6 +460,9 @@ class BroadcastTopic(Topic):
             )
             for one in subscriptions:
                 self._end(one, Damaged(f"topic {self.name!r}: {error}", error.first, error.last))
+        except StoreClosed:
+            for one in subscriptions:
+                self._ready.pop(one, None)  # the broker stops, or a follower loads a snapshot, and begins another core
         except StoreError as error:
             for one in subscriptions:
                 self._end(one, broker_error(error))
@@ -481,6 +495,8 @@ class BroadcastTopic(Topic):
         self._schedule_save()
 
     def save(self) -> None:
+        if self.deleted:
+            return
         dirty, self._dirty = self._dirty, {}
         for name, position in dirty.items():
             self._submit_save(SetCursor(self.id, name, position))
@@ -567,7 +583,7 @@ class BroadcastTopic(Topic):
     async def purge(self, up_to: int) -> int:
         self.check_not_retained()
         with self.purging(up_to):
-            write = await self._store.do(Trim(self.id, up_to + 1))
+            write = await self.do(Trim(self.id, up_to + 1))
             self.shrunk(up_to)
         return write.dropped
 
@@ -627,7 +643,7 @@ class BroadcastTopic(Topic):
         position, active = self._cursors.pop(name), self._active.pop(name)
         self.touch()
         try:
-            await self._store.do(DeleteCursor(self.id, name))
+            await self.do(DeleteCursor(self.id, name))
         except BrokerError:
             self._cursors.setdefault(name, position)
             self._active.setdefault(name, active)
@@ -710,7 +726,7 @@ class BroadcastTopic(Topic):
     async def _drop_group(self, name: str) -> None:
         await self._check_unused(name, "deleted")
         async with self._change(name):
-            await self._store.do(DeleteGroup(self.id, name))
+            await self.do(DeleteGroup(self.id, name))
             self._damaged_groups.pop(name, None)
             self._ack_floors.pop(name, None)
         self._schedule_trim()
@@ -765,9 +781,9 @@ class BroadcastTopic(Topic):
         self._moving[name] = position
         try:
             async with self._change(name):
-                await self._store.do(SetGroup(self.id, name, position))
+                await self.do(SetGroup(self.id, name, position))
                 if self.deleted:
-                    raise TopicError(f"topic {self.name!r} was deleted")
+                    raise self.gone()
                 self._damaged_groups.pop(name, None)
                 self._ack_floors[name] = position
                 self._add_group(name, self.state())

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
 import logging
 import os
 import shutil
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, get_args
 
 from omq._core.blocks import Message
 from omq._version import __version__
@@ -17,9 +19,9 @@ from omq.broker.core.broadcast import BroadcastTopic, TopicSubscription
 from omq.broker.core.latency import LatencyHistogram
 from omq.broker.core.permissions import ANY_CLIENT, Permission, Permissions
 from omq.broker.core.requeue import RequeueBatch
-from omq.broker.core.round_robin import RoundRobinTopic
+from omq.broker.core.round_robin import FollowedQueue, RoundRobinTopic
 from omq.broker.core.sink import ClientInfo, Sink, client_fields, client_text
-from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats, TopicStats
+from omq.broker.core.stats import BrokerStats, ClusterStats, EnvironmentStats, StoreStats, TopicStats
 from omq.broker.core.topic import HeldBytes, Publication, Topic, TopicAdmission, check_waiting
 from omq.broker.core.topic_consumer import TopicConsumer
 from omq.broker.core.user_limits import UserLimit, UserLimits
@@ -40,7 +42,7 @@ from omq.event import HandshakeFailure
 from omq.serving.extras import missing_extra
 from omq.store.async_store import AsyncStore
 from omq.store.dead_letters import TOPIC_HEADER
-from omq.store.errors import TopicFull
+from omq.store.errors import TopicFull, UnknownTopic
 from omq.store.interface import (
     AlterTopic,
     Appended,
@@ -53,17 +55,26 @@ from omq.store.interface import (
     Stats,
     Store,
     TopicState,
+    Write,
 )
 from omq.store.memory import MemoryStore
 
+if TYPE_CHECKING:
+    from omq.broker.core.member import Member
+
 log = logging.getLogger("omq.broker")
 
+_Write = TypeVar("_Write", bound=Write)
 AcceptFailure: TypeAlias = Literal["max_connections", "descriptors", "other"]
 
 #: The approximate size of each stage of a commit that waits for room, without its name.
 _STAGE_OVERHEAD_BYTES: Final = 64
 #: Seconds after which a batch of dead letters ends that moves one at a time, between engines of the store.
 _MOVE_SLICE_S: Final = 1.0
+#: A follower compares its topics with those of the store after this many times as long as that took.
+_FOLLOW_FACTOR: Final = 20.0
+#: Seconds until a leader whose lease is over checks whether it may deliver again.
+_LEASE_CHECK_INTERVAL_S: Final = 0.02
 #: Seconds of delivering before the loop serves its connections.
 _DELIVERY_SLICE_S: Final = 0.004
 
@@ -78,6 +89,7 @@ class Broker:
         permissions: The grants; empty allows everything.
         user_limits: The limits of users; empty for no limits.
         flush_interval: Seconds between two flushes of weak topics.
+        member: This broker as a member of a cluster; `None`: it is in none.
 
     Attributes:
         topics: All topics by name.
@@ -93,7 +105,9 @@ class Broker:
         store: The store.
         listing_lock: Held while all topics are listed.
         held: The memory of the publications that wait for room in all topics.
-        ended: The broker has stopped or is stopping.
+        ended: The broker has stopped or is stopping, or another core has taken its place.
+        member: As the argument.
+        leads: True unless this is the core of a follower of a cluster, which only serves reads.
         loop: The event loop, once the broker was started.
     """
 
@@ -104,8 +118,8 @@ class Broker:
         permissions: Iterable[Permission] = (),
         user_limits: Iterable[UserLimit] = (),
         flush_interval: float = 1.0,
+        member: Member | None = None,
     ) -> None:
-        self.topics: dict[str, Topic] = {}
         self.permissions = Permissions(permissions)
         self.user_limits = UserLimits(user_limits)
         self.refused: dict[str, int] = {}
@@ -116,10 +130,23 @@ class Broker:
         self.publish_latency = {persistence: LatencyHistogram() for persistence in get_args(Persistence)}
         self.endpoints: dict[str, list[str]] = {}
         self.store = AsyncStore(self._grown, log, "broker", broker_error)
-        self.listing_lock = asyncio.Lock()
-        self.held = HeldBytes()
+        self.member = member
         self._directory = None if directory is None else Path(directory)
         self._flush_interval = flush_interval
+        self._started = time.time()
+        self._started_monotonic = time.monotonic()
+        self.loop: asyncio.AbstractEventLoop
+        self._begin(None)
+
+    def _begin(self, epoch: int | None) -> None:
+        """Sets the state that begins with each core; see `successor`."""
+        self.topics: dict[str, Topic] = {}
+        self.listing_lock = asyncio.Lock()
+        self.held = HeldBytes()
+        self.leads = self.member is None or epoch is not None
+        self._epoch = epoch
+        self._following = False  # a call of `_follow_catalog` is scheduled
+        self._follow_at = 0.0
         self._by_id: dict[int, Topic] = {}
         #: Topics that are being created, altered or deleted.
         self._changing: dict[str, asyncio.Future[None]] = {}
@@ -132,9 +159,6 @@ class Broker:
         self._ready: dict[Topic, None] = {}
         self._scheduled = False
         self.ended = False
-        self._started = time.time()
-        self._started_monotonic = time.monotonic()
-        self.loop: asyncio.AbstractEventLoop
 
     # ------------------------------------------------------------------ start and stop
 
@@ -150,11 +174,18 @@ class Broker:
         await self.store.open(self._open)
         for finding in self.store.store.findings:
             log.warning("store %s: %s", self._directory, finding, extra={"event": "store_finding", "finding": finding})
-        cursors, ack_floors = self.store.store.all_cursors(), self.store.store.all_ack_floors()
-        for state in self.store.store.topics():
+        self._load()
+
+    def _load(self) -> None:
+        """Adds the topics of the store. A follower does not serve durable subscriptions and groups."""
+        store = self.store.store
+        cursors, ack_floors = (store.all_cursors(), store.all_ack_floors()) if self.leads else ({}, {})
+        for state in store.topics():
             self._add(state, cursors.get(state.id), ack_floors.get(state.id))
 
     def _open(self, notify: Notify, appended: Appended) -> Store:
+        if self.member is not None:
+            return self.member.open(notify, appended)
         if self._directory is None:
             return MemoryStore(notify=notify, appended=appended)
         try:
@@ -176,6 +207,82 @@ class Broker:
         for topic in tuple(self.topics.values()):
             await topic.close()
         await self.store.close()
+
+    def successor(self, epoch: int | None) -> Broker:
+        """Ends this core, and returns one over the same store, for another role of this broker in its cluster.
+
+        Subscriptions that are not durable continue in the new core. Other readers end, and so do publications that wait
+        for room, with `NotLeader`. Writes that the store has are still answered, and later ones of this core fail.
+
+        Args:
+            epoch: The epoch of the member in which it leads; `None`: it follows. All writes of earlier cores must have
+                been answered before it leads.
+        """
+        heir = copy.copy(self)
+        self.ended = True
+        heir._begin(epoch)
+        heir._load()
+        self.store.grown = heir._grown
+        error = self.not_leader()
+        for topic in self.topics.values():
+            other = heir.topics.get(topic.name)
+            same = other is not None and other.id == topic.id
+            if same and isinstance(other, BroadcastTopic) and (heir.leads or topic.persistence != "transient"):
+                assert isinstance(topic, BroadcastTopic)
+                other.adopt_subscriptions(topic)
+            _retire(topic, error if same else topic.gone())
+        return heir
+
+    # ------------------------------------------------------------------ the cluster
+
+    def current(self) -> bool:
+        """Returns whether answers from the state of this core are valid: not if it has led, and its lease is over."""
+        return self.member is None or self._epoch is None or self.member.leads_since(self._epoch)
+
+    def cluster_stats(self) -> ClusterStats | None:
+        """Returns the cluster, as in `WELCOME`; `None` without one."""
+        return None if self.member is None else self.member.stats(leads=self.leads and self.current())
+
+    def not_leader(self) -> BrokerError:
+        """Returns the error of a request that only the leader of the cluster executes."""
+        assert self.member is not None
+        return self.member.not_leader()
+
+    def check_leads(self) -> None:
+        """Raises `NotLeader` in the core of a follower."""
+        if not self.leads:
+            raise self.not_leader()
+
+    def check_readable(self, topic: Topic) -> None:
+        """Raises `NotLeader` for a topic whose messages only the leader has."""
+        if topic.persistence == "transient":
+            self.check_leads()
+
+    def follow_catalog(self) -> None:
+        """Adds, alters and removes the topics of a follower as the store has them, soon."""
+        if not self.leads and not self._following:
+            self._following = True
+            self.later(max(self._follow_at - time.monotonic(), 0), self._follow_catalog)
+
+    def _follow_catalog(self) -> None:
+        began = time.monotonic()
+        self._following = False
+        stored = {state.id: state for state in self.store.store.topics()}
+        for topic in [topic for topic in self._by_id.values() if topic.id not in stored]:
+            del self._by_id[topic.id]
+            if self.topics.get(topic.name) is topic:
+                del self.topics[topic.name]
+            _retire(topic, topic.gone())
+        for id, state in stored.items():
+            known = self._by_id.get(id)
+            if known is None:
+                self._add(state)
+            elif known.settings != state.settings:
+                known.set_settings(dict(state.settings))
+        now = time.monotonic()
+        self._follow_at = now + _FOLLOW_FACTOR * (now - began)
+
+    # ------------------------------------------------------------------ the store
 
     @property
     def id(self) -> str:
@@ -206,6 +313,8 @@ class Broker:
         topic: Topic
         if state.delivery == "broadcast":
             topic = BroadcastTopic(state, self.store, self, cursors or {}, self, ack_floors or {})
+        elif not self.leads:
+            topic = FollowedQueue(state, self.store, self)
         else:
             topic = RoundRobinTopic(state, self.store, self, self)
         self.topics[state.name] = self._by_id[state.id] = topic
@@ -251,7 +360,9 @@ class Broker:
         if topic is not None:
             _compare(topic, delivery, persistence, checked)
             return topic
-        self._check_cycle(name, target)
+        if persistence == "strong" and self.member is not None:
+            self.member.check_strong(name)
+        self._check_target(name, persistence, target)
         if client is not None:
             owner = ANY_CLIENT if client.user is None else client.user
             self.user_limits.of(owner).check_topics()
@@ -262,7 +373,7 @@ class Broker:
         self._pending_targets[name] = target
         try:
             kind: Any = "broadcast" if delivery == "broadcast" else "round_robin"
-            write = await self.store.do(
+            write = await self._do(
                 MakeTopic(name, kind, persistence, checked, owner=owner)  # type: ignore[arg-type]
             )
             topic = self._add(self.store.store.topic(write.topic_id))
@@ -330,11 +441,11 @@ class Broker:
             retargets = target != self.target_of(name)
             if retargets and target is not None:
                 check_target(target)
-                self._check_cycle(name, target)
+                self._check_target(name, topic.persistence, target)
             change = self._changing[name] = self.loop.create_future()
             self._retargeting = change if retargets else None
             try:
-                await self.store.do(AlterTopic(topic.id, settings))
+                await self._do(AlterTopic(topic.id, settings))
                 await topic.alter(settings)
             finally:
                 del self._changing[name]
@@ -368,7 +479,7 @@ class Broker:
         """
         refused = self.store.store.refused.get(name)
         if refused is not None and name not in self.topics:
-            await self.store.do(DeleteTopic(refused.topic_id))
+            await self._do(DeleteTopic(refused.topic_id))
             _log_deleted(name, client)
             return
         while name in self.topics and (change := self._changing.get(name)) is not None:
@@ -378,12 +489,12 @@ class Broker:
         self._pending_targets[name] = self.target_of(name)
         del self.topics[name]
         topic.deleted = True
-        topic.end(TopicError(f"topic {name!r} was deleted"))
+        topic.end(topic.gone())
         if topic.admission is not None:
-            topic.admission.end(TopicError(f"topic {name!r} was deleted"))
+            topic.admission.end(topic.gone())
         change = self._changing[name] = self.loop.create_future()
         try:
-            await self.store.do(DeleteTopic(topic.id))
+            await self._do(DeleteTopic(topic.id))
         except BrokerError:
             self.topics[name] = topic
             topic.reopen()
@@ -395,6 +506,12 @@ class Broker:
         if topic.usage is not None:
             topic.usage.remove_topic(topic)
         _log_deleted(name, client)
+
+    async def _do(self, write: _Write) -> _Write:
+        """Submits a write of this core and waits for it; raises the error."""
+        if self.ended and self.member is not None:
+            raise self.not_leader()
+        return await self.store.do(write)
 
     def topic(self, name: str) -> Topic:
         """Returns a topic by its name.
@@ -427,8 +544,20 @@ class Broker:
         topic = self.topics.get(name)
         return self._pending_targets.get(name) if topic is None else topic.dead_letter
 
-    def _check_cycle(self, name: str, target: str | None) -> None:
-        """Raises `TopicError` if the dead letters of a topic with this dead-letter topic would return to it."""
+    def _check_target(self, name: str, persistence: str, target: str | None) -> None:
+        """Checks the dead-letter topic of a topic.
+
+        Raises:
+            TopicError: Its dead letters would return to it, or be moved between a replicated topic and another one.
+        """
+        found = None if target is None else self.topics.get(target)
+        if self.member is not None and found is not None:
+            replicated = [kind != "transient" for kind in (persistence, found.persistence)]
+            if replicated[0] is not replicated[1]:
+                raise TopicError(
+                    f"topic {name!r}: dead_letter={target!r} has persistence={found.persistence!r}: in a cluster the "
+                    "dead letters of a transient topic need a transient topic, and those of others one that is not"
+                )
         cycle = dead_letter_cycle(name, lambda one: target if one == name else self.target_of(one))
         if cycle is not None:
             raise TopicError(f"topic {name!r}: {describe_cycle(cycle)}")
@@ -592,7 +721,7 @@ class Broker:
                 return moved, batch.moves[moved][0]
             try:
                 with dead.purging(batch.moves[-1][0]):
-                    write = await self.store.do(Requeue(dead.id, batch.moves[moved:]))
+                    write = await self._do(Requeue(dead.id, batch.moves[moved:]))
                     moved += write.moved
                     dead.shrunk(batch.moves[moved - 1][0])
             except Overrun as error:  # retention or a purge has dropped it
@@ -689,6 +818,13 @@ class Broker:
             topic = self._by_id.get(id)
             if topic is not None:
                 topic.grown(last)
+            elif not self.leads:
+                self._add_new(id)
+
+    def _add_new(self, id: int) -> None:
+        """Adds a topic of a follower, unless it is deleted already."""
+        with contextlib.suppress(UnknownTopic):
+            self._add(self.store.store.topic(id))
 
     def ready(self, topic: Topic) -> None:
         """Schedules a turn for a topic that has something to deliver."""
@@ -700,6 +836,10 @@ class Broker:
     def _pump_ready(self) -> None:
         """Gives each ready topic a turn, for one time slice; the loop serves its connections between two slices."""
         self._scheduled = False
+        if not self.current():
+            self._scheduled = True
+            self.later(_LEASE_CHECK_INTERVAL_S, self._pump_ready)
+            return
         until = time.perf_counter() + _DELIVERY_SLICE_S
         for topic in tuple(self._ready):
             del self._ready[topic]
@@ -762,6 +902,8 @@ class Broker:
             },
             "store": self._store_stats(),
             "topics": [],
+            "cluster": self.cluster_stats(),
+            "journal_position": 0 if self.member is None else self.member.position,
         }
 
     def _store_stats(self) -> StoreStats:
@@ -772,12 +914,13 @@ class Broker:
             for id, first, last in stats.damaged
         ]
         broken = log_store.broken
+        trouble = "" if self.member is None else self.member.trouble
         return {
             "directory": None if self._directory is None else os.fspath(self._directory),
             "free": None if self._directory is None else _free(self._directory),
             "full": self.store.full,
             "failed": None if broken is None else str(broken) or type(broken).__name__,
-            "findings": [*log_store.findings, *damaged],
+            "findings": [*log_store.findings, *damaged, *([f"cluster: {trouble}"] if trouble else [])],
             "environments": {name: _environment(one) for name, one in stats.engines.items()},
         }
 
@@ -844,6 +987,16 @@ class CommitPublication(Publication):
     def refuse(self, error: BrokerError) -> None:
         self._write.error = error
         self._done(self._write)
+
+
+def _retire(topic: Topic, error: BrokerError) -> None:
+    """Ends a topic, which submits nothing from here on."""
+    topic.deleted, topic.retired = True, error
+    topic.end(error)
+    if topic.admission is not None:
+        topic.admission.end(error)
+    if topic.usage is not None:
+        topic.usage.remove_topic(topic)
 
 
 def _free(directory: Path) -> int | None:

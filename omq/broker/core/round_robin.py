@@ -142,7 +142,7 @@ class RoundRobinTopic(Topic):
     async def purge(self, up_to: int) -> int:
         """Drops the waiting messages up to an id; those in flight stay with their consumers."""
         # After this write the queue can have all messages that were published before it.
-        await self._store.do(Acknowledge(self.id, []))
+        await self.do(Acknowledge(self.id, []))
         self.grown(self.state().last)
         self.refresh()
         purged = self.work.queue.purge(up_to)
@@ -161,7 +161,7 @@ class RoundRobinTopic(Topic):
     # ------------------------------------------------------------------ saving acknowledgements
 
     def save(self) -> None:
-        if (write := self.work.queue.unsaved()) is not None:
+        if not self.deleted and (write := self.work.queue.unsaved()) is not None:
             self._submit_save(write)
 
     def _restore_unsaved(self, write: Write) -> None:
@@ -172,3 +172,39 @@ class RoundRobinTopic(Topic):
 
     def subscriptions(self) -> list[SubscriptionStats]:
         return self.work.subscriptions()
+
+
+class FollowedQueue(Topic):
+    """A round-robin topic in the core of a follower of a cluster, which has no consumers: only the leader does."""
+
+    delivery: Literal["broadcast", "round-robin"] = "round-robin"
+
+    @property
+    def readers(self) -> int:
+        return 0
+
+    @property
+    def backlog(self) -> int:  # type: ignore[override]
+        """The number of messages that are not acknowledged, as far as this broker has applied the journal."""
+        acks, state = self._store.store.ack_set(self.id), self.state()
+        acked = sum(last - first + 1 for first, last in acks.above(acks.floor))
+        return max(state.messages(acks.floor) - acked, 0)
+
+    def refresh(self) -> None:
+        if self.state().messages(0):
+            self.touch()  # an acknowledgement does not change the state
+
+    def pump(self) -> bool:
+        return False
+
+    def end(self, error: BrokerError | None) -> None:
+        pass
+
+    def save(self) -> None:
+        pass
+
+    def revoke_access(self, permissions: Permissions) -> None:
+        pass
+
+    def subscriptions(self) -> list[SubscriptionStats]:
+        return []

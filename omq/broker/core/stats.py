@@ -103,6 +103,16 @@ class StoreStats(TypedDict):
     environments: dict[str, EnvironmentStats]
 
 
+class ClusterStats(TypedDict):
+    """The cluster of a broker, as in `WELCOME`."""
+
+    name: str
+    node: str  # the id of this broker
+    role: Literal["leader", "follower"]
+    leader: list[str]  # its endpoints; empty: it is not known
+    members: list[str]  # the first endpoint of each known member
+
+
 class BrokerStats(TypedDict):
     """The whole broker."""
 
@@ -120,3 +130,5 @@ class BrokerStats(TypedDict):
     publish: dict[str, LatencyStats]  # from the arrival of publications to their answers, by persistence
     store: StoreStats
     topics: list[TopicStats]
+    cluster: ClusterStats | None  # None: the broker is in no cluster
+    journal_position: int  # the last entry of the journal of the cluster that this broker has applied

@@ -61,11 +61,13 @@ class TopicScheduler(Protocol):
         held: The size of the publications that wait for room in all topics.
         user_limits: The limits and the usage of all users.
         ended: The broker has stopped or is stopping.
+        leads: False in a follower of a cluster.
     """
 
     held: HeldBytes
     user_limits: UserLimits
     ended: bool
+    leads: bool
 
     def ready(self, topic: Topic) -> None:
         """Schedules a turn for a topic that has something to deliver."""
@@ -118,6 +120,7 @@ class Loss(NamedTuple):
 
 
 _Bound = TypeVar("_Bound", int, float)
+_Write = TypeVar("_Write", bound=Write)
 
 
 def _is_lower(bound: _Bound | None, before: _Bound | None) -> TypeGuard[_Bound]:
@@ -158,7 +161,8 @@ class Topic:
         usage: The usage of its owner; `None` without one.
         last: The newest id.
         readable: The newest id that can be read; it may be lower than `last`.
-        deleted: The topic was deleted or is being deleted.
+        deleted: The topic was deleted or is being deleted, or another core has taken the place of its core.
+        retired: The error of calls, once another core has taken the place of the topic's core.
         dead_letter: The name of its dead-letter topic; `None` for none.
         admission: Admits publications to a bounded topic; `None` admits everything.
         rejected: Messages that were rejected since the broker started.
@@ -176,6 +180,7 @@ class Topic:
         self.dead_letter = dead_letter_of(self.name, self.delivery, self.settings)
         self.last = self.readable = state.last
         self.deleted = False
+        self.retired: BrokerError | None = None
         self.published = self.published_bytes = 0
         self.delivered = self.delivered_bytes = 0
         self._store = store
@@ -301,6 +306,10 @@ class Topic:
         Args:
             settings: All settings, checked.
         """
+        self.set_settings(settings)
+
+    def set_settings(self, settings: dict[str, Any]) -> None:
+        """Sets all settings, and the bounds that follow from them."""
         self.touch()
         self.settings = settings
         self.dead_letter = dead_letter_of(self.name, self.delivery, settings)
@@ -336,7 +345,7 @@ class Topic:
         """
         try:
             if self.deleted:
-                raise TopicError(f"topic {self.name!r} was deleted")
+                raise self.gone()
             check_waiting(self._scheduler, self._store, len(records))
         except BrokerError as error:
             done(0, error)
@@ -395,7 +404,7 @@ class Topic:
             TopicError: The topic was deleted, or the id is above the newest one.
         """
         if self.deleted:
-            raise TopicError(f"topic {self.name!r} was deleted")
+            raise self.gone()
         newest = max(self.last, self.state().last)
         if up_to is not None and up_to > newest:
             raise TopicError(f"up_to={up_to}: must be at most {newest}, the newest id of topic {self.name!r}")
@@ -439,6 +448,10 @@ class Topic:
     def end(self, error: BrokerError | None) -> None:
         """Ends all readers."""
         raise NotImplementedError
+
+    def gone(self) -> BrokerError:
+        """Returns the error of a call while `deleted` is true."""
+        return self.retired or TopicError(f"topic {self.name!r} was deleted")
 
     def reopen(self) -> None:
         """Continues after a deletion that has failed."""
@@ -496,6 +509,16 @@ class Topic:
         elif error.code == "full" and not self.deleted:
             self._retrying = True
             self._scheduler.later(_SAVE_RETRY_DELAY_S, self._retry)
+
+    async def do(self, write: _Write) -> _Write:
+        """Submits a write and waits for it.
+
+        Raises:
+            BrokerError: It failed, or the topic was deleted.
+        """
+        if self.deleted:
+            raise self.gone()
+        return await self._store.do(write)
 
     def _retry(self) -> None:
         self._retrying = False
@@ -921,6 +944,9 @@ class TopicAdmission:
 
     def _hold(self, publication: Publication) -> bool:
         """Holds a publication until there is room; refuses it and returns `False` if too many bytes wait."""
+        if self._topic.deleted:
+            publication.refuse(self._topic.gone())
+            return False
         size = publication.held_bytes
         if self._held and self._held_bytes + size > _MAX_HELD_BYTES:
             waiting, where = self._held_bytes, "it"

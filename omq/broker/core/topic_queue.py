@@ -12,7 +12,7 @@ from omq.broker.core.sink import Sink
 from omq.broker.core.stats import SubscriptionStats
 from omq.broker.core.topic import Topic
 from omq.broker.core.topic_consumer import TopicConsumer
-from omq.broker.errors import BrokerError, Busy, PermissionDenied, TopicError, broker_error
+from omq.broker.errors import BrokerError, Busy, PermissionDenied, broker_error
 from omq.broker.settings import default_dead_letter, retry_delay_of
 from omq.serving.rate_limit import RateLimit
 from omq.store.async_store import AsyncStore
@@ -108,7 +108,7 @@ class TopicQueue:
     def consume(self, sink: Sink, ack_timeout: float, credit: int) -> TopicConsumer:
         """Adds a consumer; see `Broker.consume`."""
         if self.deleted:
-            raise TopicError(f"topic {self._topic.name!r} was deleted")
+            raise self._topic.gone()
         consumer = TopicConsumer(self._dispatcher, sink, ack_timeout, credit, self._record_activity)
         self._record_activity()
         self._dispatcher.add(consumer)

@@ -251,6 +251,11 @@ def _broker(stats: BrokerStats) -> Iterator[Metric]:
     yield InfoMetricFamily(PREFIX, "The broker.", {"version": stats["version"], "broker": stats["broker"]})
     yield _gauge("start_time_seconds", "When the broker started, in seconds since 1970.", stats["started"])
     yield _gauge("topics", "Number of topics.", len(stats["topics"]))
+    if (cluster := stats["cluster"]) is not None:
+        yield _gauge("leader", "1 while the broker leads its cluster.", cluster["role"] == "leader")
+        yield _gauge(
+            "journal_position", "The last entry of the journal that the broker has applied.", stats["journal_position"]
+        )
     connections = GaugeMetricFamily(f"{PREFIX}_connections", "Open connections.", labels=["listener"])
     for listener, number in stats["connections"].items():
         connections.add_metric([listener], number)

@@ -76,7 +76,7 @@ def _broker(stats: BrokerStats, rates: Rates, by_id: Mapping[int, TopicRates]) -
             key: stats[key]
             for key in (
                 *("version", "broker", "endpoints", "started", "uptime", "connections", "max_connections"),
-                *("accepts_failed", "refused"),
+                *("accepts_failed", "refused", "cluster", "journal_position"),
             )
         },
         "handshakes_failed": sum(stats["handshakes_failed"].values()),

@@ -306,6 +306,7 @@ class SexpConnection:
         name = topic_name(command.topic)
         if not self.broker.permissions.allows(None, "create", name):
             raise PermissionDenied(f"a client without a name may not create {name!r}")
+        self.broker.check_leads()
         # The protocol has no other settings, so these are not compared.
         topic = self.broker.topics.get(name)
         if topic is None:
@@ -324,6 +325,9 @@ class SexpConnection:
         """Returns the topic, if `*` has the permission: clients of this server have no user id."""
         topic = self.broker.topic(name)
         action = round_robin if topic.delivery == "round-robin" else broadcast
+        if action != "subscribe":
+            self.broker.check_leads()
+        self.broker.check_readable(topic)
         if not self.broker.permissions.allows(None, action, name):
             raise PermissionDenied(f"a client without a name may not {action} {name!r}")
         return topic

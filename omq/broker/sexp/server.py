@@ -75,6 +75,12 @@ class SexpServer:
         self.endpoint = f"tcp://[{name}]:{port}" if ":" in name else f"tcp://{name}:{port}"
         return self.endpoint
 
+    def change_core(self, broker: Broker) -> None:
+        """Continues with another core over the same store."""
+        self.broker = broker
+        for connection in self.connections:
+            connection.broker = broker
+
     async def close(self) -> None:
         """Stops accepting, sends the answers to publications and a last error, and closes all connections."""
         for listener in self._listeners:

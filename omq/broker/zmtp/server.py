@@ -84,8 +84,8 @@ class ZmtpServer:
         self._handshake_log = RateLimit(_HANDSHAKE_LOG_INTERVAL_S)
         self._ending = False
 
-    def start(self) -> list[str]:
-        """Binds the socket and starts to serve; returns the resolved endpoints. Raises as `router.bind`."""
+    def bind(self) -> list[str]:
+        """Binds the socket, and returns the resolved endpoints; clients wait for `serve`. Raises as `router.bind`."""
         limit = connection_limit(self._max_connections, len(self._endpoints), log)
         self._socket = omq.ROUTER(
             # Sends never wait for a peer: credit and `_MAX_UNREAD_BYTES` bound the bytes that are queued for it.
@@ -104,16 +104,27 @@ class ZmtpServer:
         self._events = ConnectionEvents(self._socket, self._on_event, log, self._end_sessions)
         bound = bind(self._socket, self._events, self._endpoints)
         self._broker.add_listener("zmtp", limit * len(self._endpoints))
+        return bound
+
+    def serve(self) -> None:
+        """Starts to serve clients."""
         self._receiver = asyncio.create_task(self._serve(), name="omq broker: messages")
         self._events.start("omq broker: connections")
-        return bound
+
+    def change_core(self, broker: Broker) -> None:
+        """Continues with another core over the same store."""
+        self._broker = broker
+        for session in self.sessions.values():
+            session.change_core(broker)
 
     async def pause(self) -> None:
         """Stops receiving; requests that were received are still answered."""
-        if not hasattr(self, "_receiver"):
+        if not hasattr(self, "_socket"):
             return
         self._ending = True
         unbind(self._socket)
+        if not hasattr(self, "_receiver"):
+            return
         self._receiver.cancel()
         await asyncio.gather(self._receiver, return_exceptions=True)
         if self._tasks:
@@ -121,7 +132,7 @@ class ZmtpServer:
 
     async def close(self) -> None:
         """Sends what is queued, and closes all connections. Idempotent."""
-        if not hasattr(self, "_receiver"):
+        if not hasattr(self, "_socket"):
             return
         await self.pause()
         await self._events.stop()

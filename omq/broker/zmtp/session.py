@@ -67,6 +67,11 @@ _OF_READERS: Final = frozenset(
     (p.SUBSCRIBE, p.CONSUME, p.CREDIT, p.POSITION, p.ACK, p.NACK, p.PROGRESS, p.RETURN, p.CANCEL)
 )
 
+#: The commands that a follower of a cluster executes. Those of consumers have no effect there.
+_OF_FOLLOWERS: Final = frozenset(
+    (p.HELLO, p.BYE, p.PING, p.FLUSH, p.READ, p.OFFSET_AFTER, p.OFFSET_AT, p.TOPICS, *_OF_READERS)
+) - {p.CONSUME}
+
 #: The parts of a message to a client.
 Parts: TypeAlias = tuple[bytes | memoryview, ...]
 
@@ -184,7 +189,7 @@ class SubscriptionSink(DeliverySink):
 
     def send_block(self, header: bytes, records: memoryview, deliveries: bytes) -> None:
         self._credit -= len(records)
-        self.session.put((p.BLOCK, self.tag, header, records))
+        self.session.send((p.BLOCK, self.tag, header, records))
 
     def add_credit(self, more: int) -> None:
         """Adds *more* bytes of credit and resumes the delivery; with 0 it only resumes."""
@@ -203,7 +208,7 @@ class ConsumerSink(DeliverySink):
         return 1 if self.started and self.session.has_room() else 0
 
     def send_block(self, header: bytes, records: memoryview, deliveries: bytes) -> None:
-        self.session.put((p.JOBS, self.tag, header, records, deliveries))
+        self.session.send((p.JOBS, self.tag, header, records, deliveries))
 
     def add_credit(self, more: int) -> None:
         """Adds *more* messages of credit and resumes the delivery; with 0 it only resumes."""
@@ -272,6 +277,7 @@ class ClientSession:
         self._opening: dict[bytes, ConsumerSink] = {}  # consumers whose group is being created, by tag
         self._busy_order = BusyRetryOrder()
         self._unflushed: dict[Topic, None] = {}  # topics that FLUSH waits for
+        self._lost_progress = False  # acknowledgements may be lost with an earlier core; the next FLUSH reports it
         self._tasks = 0
         self._throttled = 0  # requests that are answered `busy` later
         # Separates the stages and producers of users. The store's own names begin with a zero byte.
@@ -291,6 +297,8 @@ class ClientSession:
                 raise SyntaxFault(f"{message[0].decode()} has no tag")
             if len(tag) > p.MAX_TAG_BYTES:
                 raise SyntaxFault(f"the tag has {len(tag)} bytes; at most {p.MAX_TAG_BYTES} are allowed")
+            if not self.broker.leads and message[0] not in _OF_FOLLOWERS:
+                raise self.broker.not_leader()
             call, fewest, most = handler
             given = len(message) - 2
             if not fewest <= given <= most:
@@ -312,7 +320,14 @@ class ClientSession:
             self._answer_error(tag, error)
 
     def put(self, parts: Parts) -> None:
-        """Sends a message, if the connection is open."""
+        """Sends an answer, if the connection is open; the error `not-leader` instead if it may be out of date."""
+        if not self.broker.current():
+            self.fail(bytes(parts[1]), self.broker.not_leader())
+        else:
+            self.send(parts)
+
+    def send(self, parts: Parts) -> None:
+        """Sends a message that is true in any role of the broker, if the connection is open."""
         if self.alive:
             self._transport.put(self, parts)
 
@@ -328,6 +343,8 @@ class ClientSession:
         """Answers a request with an error. A subscription or consumer may have the same tag, and stays."""
         if not self.alive:
             return
+        if not self.broker.current():
+            error = self.broker.not_leader()
         self.broker.count_refusal(error)
         parts: Parts = (
             p.ERROR,
@@ -337,7 +354,7 @@ class ClientSession:
         )
         if error.first or error.last:
             parts += (p.u64(error.first), p.u64(error.last))
-        self.put(parts)
+        self.send(parts)
 
     def _fail_busy(self, command: bytes, tag: bytes, error: Busy) -> None:
         """Answers with an error; later, if the user has published more than its rate.
@@ -353,7 +370,7 @@ class ClientSession:
             self._answer_error(tag, error)
 
         self._throttled += 1
-        self.broker.later(THROTTLE_DELAY_S, answer)
+        self.broker.loop.call_later(THROTTLE_DELAY_S, answer)
 
     def _answer(self, tag: bytes, error: BrokerError | None, *answer: bytes) -> None:
         """Sends an answer, or the error instead."""
@@ -410,6 +427,23 @@ class ClientSession:
             if self._transport.clients.get(key) is self:
                 del self._transport.clients[key]
             self._client = None
+
+    def change_core(self, broker: Broker) -> None:
+        """Continues with another core over the same store; the readers of the earlier one have moved, or ended."""
+        if self.broker.leads and not broker.leads:
+            # A client that follows the leader takes no answer after it.
+            error = broker.not_leader()
+            self.send((p.ERROR, b"", error.code.encode(), str(error).encode()))
+        opening, self._opening = self._opening, {}
+        for tag in opening:
+            self.fail(tag, broker.not_leader())
+        reads, self._reads = self._reads, deque()
+        for read in reads:
+            self._answer_error(read.tag, broker.not_leader())
+        # The acknowledgements and positions that were not durable are lost.
+        self._lost_progress = self._lost_progress or (bool(self._unflushed) and self.broker.leads)
+        self._unflushed.clear()
+        self.broker = broker
 
     def connection_lost(self) -> None:
         """Ends the session of a connection that was closed. Idempotent."""
@@ -495,13 +529,15 @@ class ClientSession:
             before.end(WrongState("another session with this client id has begun"))
         self._client = client
         self._transport.clients[key] = self
-        welcome = {
+        welcome: dict[str, Any] = {
             "version": p.VERSION,
             "broker": self.broker.id,
             "max_body": p.MAX_BODY_BYTES,
             "persistent": self.broker.persistent,
         }
-        self.put((p.WELCOME, tag, p.pack_json(welcome)))
+        if (cluster := self.broker.cluster_stats()) is not None:
+            welcome["cluster"] = cluster
+        self.send((p.WELCOME, tag, p.pack_json(welcome)))
 
     def _bye(self, tag: bytes, _: list[bytes]) -> None:
         self.end()
@@ -516,6 +552,8 @@ class ClientSession:
         self._unflushed = {sink.topic: None for sink in self.tags.values()}
         remaining = len(topics) + 1
         first_error: BrokerError | None = None
+        if self._lost_progress:
+            self._lost_progress, first_error = False, self.broker.not_leader()
 
         def done(error: BrokerError | None) -> None:
             nonlocal remaining, first_error
@@ -529,7 +567,7 @@ class ClientSession:
         done(None)
 
     def _ping(self, tag: bytes, _: list[bytes]) -> None:
-        self.put((p.PONG, tag))
+        self.send((p.PONG, tag))
 
     # ------------------------------------------------------------------ publishing
 
@@ -721,6 +759,9 @@ class ClientSession:
         arguments = p.json_object(message, 3)
         credit = p.whole(arguments, "credit", _DEFAULT_CREDIT_BYTES)
         name = p.optional_text(arguments, "name")
+        if name is not None:
+            self.broker.check_leads()
+        self.broker.check_readable(topic)
         replay = _read_replay(arguments.get("replay", "latest"))
         reset, take_over, resume = (p.flag(arguments, key) for key in ("reset", "take_over", "resume"))
         sink = SubscriptionSink(self, tag, topic, credit)
@@ -880,8 +921,14 @@ class ClientSession:
 
     # ------------------------------------------------------------------ reading
 
+    def _readable_topic(self, part: bytes) -> Topic:
+        """Returns the topic with the name in a part, which the client may read here."""
+        topic = self.topic(part, "subscribe")
+        self.broker.check_readable(topic)
+        return topic
+
     def _read(self, tag: bytes, message: list[bytes]) -> None:
-        topic = self.topic(message[2], "subscribe")
+        topic = self._readable_topic(message[2])
         start = p.number(message[3], "start") or 1
         stop = p.number(message[4], "stop")
         read = RangeRead(tag, topic, start, stop, p.short_number(message[5], "bytes"))
@@ -893,12 +940,12 @@ class ClientSession:
         self._reads.append(read)
 
     def _offset_after(self, tag: bytes, message: list[bytes]) -> None:
-        topic = self.topic(message[2], "subscribe")
+        topic = self._readable_topic(message[2])
         start, stop, size = map(p.number, message[3:6], ("start", "stop", "bytes"))
         self.put((p.OFFSET, tag, *map(p.u64, offset_after(self.broker.store.store, topic, start or 1, stop, size))))
 
     def _offset_at(self, tag: bytes, message: list[bytes]) -> None:
-        found = self.topic(message[2], "subscribe").offset_at(p.number(message[3], "the time"))
+        found = self._readable_topic(message[2]).offset_at(p.number(message[3], "the time"))
         self.put((p.OFFSET, tag, *map(p.u64, found[:3])))
 
     # ------------------------------------------------------------------ topics and durable subscriptions

@@ -52,7 +52,7 @@ HEARTBEAT_TIMEOUT_S: Final = 30.0
 ProducerRequest = tuple[bytes, bytes]  # the peer, and its message's id
 
 
-class Cluster(Protocol):
+class ClusterView(Protocol):
     """The view of a cluster that a device's producers need."""
 
     def admits(self, remote: str) -> bool:
@@ -86,7 +86,7 @@ class ProducerServer:
         *,
         unsynced: bool,
         has_consumers: Callable[[], bool],
-        cluster: Cluster | None = None,
+        cluster: ClusterView | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._store = store
@@ -259,7 +259,7 @@ class ProducerServer:
         if producer:
             self._flush(producer, sequence)
 
-    def _take_replica(self, cluster: Cluster, frames: list[bytes]) -> None:
+    def _take_replica(self, cluster: ClusterView, frames: list[bytes]) -> None:
         request = frames[0], frames[1]
 
         def answer(why: str) -> None:

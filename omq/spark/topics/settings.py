@@ -66,8 +66,8 @@ def _text(text: str) -> str:
     return text
 
 
-def _topic_names(text: str) -> tuple[str, ...]:
-    """Parses names of topics, separated by commas; a name may have blanks."""
+def _names(text: str) -> tuple[str, ...]:
+    """Parses names of topics, or endpoints, separated by commas; a name may have blanks."""
     found = tuple(name.strip() for name in text.split(",") if name.strip())
     if not found or len(set(found)) < len(found):
         raise ValueError
@@ -132,9 +132,9 @@ _ALL_OFFSETS: Final = 'or an id of each topic, once: {"topic": 17}'
 _SOME_OFFSETS: Final = 'or an id of each topic or of some, once: {"topic": 17}'
 _STREAM: Final = frozenset({STREAM_READ})
 _OWN: Final = (
-    Option("connect", ALL, _text, "the endpoint of a broker"),
+    Option("connect", ALL, _names, "the endpoint of a broker, or several of a cluster, separated by commas, each once"),
     Option("topic", ALL, _text, "the name of a topic"),
-    Option("topics", READS, _topic_names, "names of topics, separated by commas, each once"),
+    Option("topics", READS, _names, "names of topics, separated by commas, each once"),
     Option("topicPattern", READS, _pattern, "a regular expression"),
     Option("startingOffsets", READS, _starting, f"earliest, latest (for a stream), {_SOME_OFFSETS}"),
     Option("endingOffsets", frozenset({READ}), _ending, f"latest, {_ALL_OFFSETS}, which is excluded"),
@@ -165,7 +165,7 @@ class TopicSettings(BaseSettings):
     """The options of one read or write of topics.
 
     Attributes:
-        endpoint: The broker's endpoint.
+        endpoints: The broker's endpoint, or several of a cluster.
         chosen: The option that chooses the topics and its text, for error messages; empty for a column.
         topics: Names of topics. A write has one, or none if a column has the topic.
         pattern: A regular expression for the whole name of a topic; `None` if topics are named.
@@ -193,7 +193,7 @@ class TopicSettings(BaseSettings):
         "headers": "map<string,binary>",
     }
     NULLABLE: ClassVar = ", all of which may be null"
-    endpoint: str
+    endpoints: tuple[str, ...]
     chosen: str = ""
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -209,6 +209,11 @@ class TopicSettings(BaseSettings):
     timeout: float = 30.0
     username: str | None = None
     secrets: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoints as one text."""
+        return ",".join(self.endpoints)
 
     def chooses(self, topic: str) -> bool:
         """Returns whether the options choose a topic of this name."""
@@ -233,7 +238,7 @@ class TopicSettings(BaseSettings):
 
     def client(self) -> Client:
         """Returns a client of the broker, which connects in the background."""
-        return Client(self.endpoint, timeout=self.timeout, security=self.security(), **dict(self.options))
+        return Client(self.endpoints, timeout=self.timeout, security=self.security(), **dict(self.options))
 
     @classmethod
     def _check_together(cls, use: str, own: dict[str, Any], options: dict[str, Any], limit_required: bool) -> None:
@@ -293,16 +298,13 @@ class TopicSettings(BaseSettings):
             names = value if option == "topics" else (value,)
             found["chosen"] = f"{option}={','.join(names)!r}"
             found |= {"pattern": value} if option == "topicPattern" else {"topics": names}
-        return {**found, "endpoint": own.pop("connect"), **super()._fields(use, own), "secrets": secrets}
+        return {**found, "endpoints": own.pop("connect"), **super()._fields(use, own), "secrets": secrets}
 
     def check(self) -> None:
         """Raises an `OptionError` for values that are not valid, or that cannot be combined."""
         super().check()
-        if self.endpoint.count("://") > 1:
-            raise omq.OptionError(
-                f"option connect={self.endpoint!r}: topics are read and written at one broker; give one endpoint"
-            )
-        check_endpoint("connect", self.endpoint, omq.SocketType.DEALER)
+        for endpoint in self.endpoints:
+            check_endpoint("connect", endpoint, omq.SocketType.DEALER)
         for name in self.topics:
             try:
                 check_name(name)

@@ -32,6 +32,10 @@ CHANGED: Final = (
     "it is not as it was left: a meta page is damaged, or it is an older copy; the last writes may be missing, and "
     "their ids are skipped"
 )
+CHANGED_REPLICA: Final = (
+    "it is not as it was left: a meta page is damaged, or it is an older copy; the entries that it lacks are applied "
+    "again from the journal"
+)
 SKIPPED_IDS: Final = 1 << 24  # where the number of ids assigned since the last record of it is unknown
 SKIPPED_TOPIC_IDS: Final = 1 << 16  # the same for ids of topics
 

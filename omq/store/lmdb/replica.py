@@ -340,6 +340,7 @@ class LmdbReplica(LmdbStore):
 
     _engine_of_persistence: Mapping[Persistence, Engine] = REPLICA_ENGINES
     _strong_writer = EntryWriter
+    _changed = opening.CHANGED_REPLICA
 
     def __init__(
         self,

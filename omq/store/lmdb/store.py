@@ -114,6 +114,7 @@ class LmdbStore:
     _cluster_id: str | None = None
     _engine_of_persistence: Mapping[Persistence, Engine] = ENGINES
     _strong_writer: type[Writer] = Writer
+    _changed = opening.CHANGED
 
     def __init__(
         self,
@@ -176,7 +177,7 @@ class LmdbStore:
             self._report_earlier_damage()
             older = older or opening.is_behind(session, self._catalog, self._usable_topics())
             if older:
-                self.findings.append(f"{strong}: {opening.CHANGED}")
+                self.findings.append(f"{strong}: {self._changed}")
             self._replay(weak_applier.topics, lost)
             self._session_saved = opening.save_session(self._directory, self._catalog, clean=False)
         except BaseException:

@@ -18,6 +18,9 @@ from omq.store.errors import DamagedError, OutOfSpace, StoreError, StoreLocked
 #: The version of the layout on disk. A layout that this omq cannot read gets the next number, a step that rewrites a
 #: store of the version before, and a row in docs/howto/back-up-the-broker.md.
 FORMAT: Final = 2
+#: The version of a replica, and of the directory of a node, which has its replica in `REPLICA`.
+REPLICA_FORMAT: Final = 3
+REPLICA: Final = "replica"
 MIN_FILE_BYTES: Final = 4096  # the disk space of a file that is not empty
 #: A new store needs less for its files. On a disk that becomes full meanwhile they would stay damaged, and writing to
 #: their maps would crash the process.
@@ -137,9 +140,14 @@ class Format:
     origin: dict[str, str] = field(default_factory=dict)
     replica: bool = False
 
+    @property
+    def version(self) -> int:
+        """The version of the layout."""
+        return REPLICA_FORMAT if self.replica else FORMAT
+
     def write(self, directory: Path) -> None:
         """Writes the file durably."""
-        row: dict[str, Any] = {"omq-store": FORMAT, "id": self.id}
+        row: dict[str, Any] = {"omq-store": self.version, "id": self.id}
         row |= {key: value for key in ("kind", "snapshot", "origin", "replica") if (value := getattr(self, key))}
         write_durably(directory / "format", json.dumps(row).encode() + b"\n")
 
@@ -169,11 +177,12 @@ def read_format(directory: Path, kind: str = "") -> Format:
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         raise DamagedError(f"{path}: damaged: it does not have the version and the id of the store") from None
-    if version != FORMAT:
-        writer = "a newer" if version > FORMAT else "an older"  # a step that migrates an older store belongs here
+    if version != found.version:
+        # A step that migrates an older store belongs here.
+        writer = "a newer" if version > found.version else "an older"
         raise StoreError(
-            f"{path}: version {version}, of {writer} omq; this omq reads version {FORMAT}. Nothing was changed. Use "
-            "the omq that wrote it"
+            f"{path}: version {version}, of {writer} omq; this omq reads version {found.version}. Nothing was changed. "
+            "Use the omq that wrote it"
         )
     if kind and found.kind and kind != found.kind:
         raise StoreError(
@@ -237,7 +246,9 @@ class StoreDirectory:
             self.new = not (self.directory / "format").exists()
             self.format = self._create(kind, cluster_id) if self.new else read_format(self.directory, kind)
             self.id = self.format.id
-            if not readonly:
+            if readonly:
+                self._check_has_store()
+            else:
                 self._check_cluster(cluster_id)
                 self._check_writable(kind)
             last = self._last_session()
@@ -290,6 +301,14 @@ class StoreDirectory:
         if cluster_id and cluster_id != self.id:
             raise StoreError(
                 f"{self.directory} is a replica of the cluster {self.id}, not of {cluster_id}: give another directory"
+            )
+
+    def _check_has_store(self) -> None:
+        """Refuses the directory of a node, whose replica is in another one."""
+        if self.format.replica and (self.directory / REPLICA / "format").exists():
+            raise StoreError(
+                f"{self.directory} is the directory of a node of a cluster; its store is {self.directory / REPLICA}: "
+                "give that directory"
             )
 
     def _check_writable(self, kind: str) -> None:

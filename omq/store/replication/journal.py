@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -62,7 +62,13 @@ class Journal(Protocol):
 
     An entry has one sequence, or several if it is stored in chunks. Sequences only grow. Each call raises
     JournalUnusable when the journal needs an operator.
+
+    Attributes:
+        lease: The duration of the lease in seconds, which the cluster has had since its journal was created. A node
+            with another one would claim the lease while the leader still has it.
     """
+
+    lease: float
 
     async def append(self, payload: bytes, expected: int) -> int:
         """Appends an entry, and waits until a majority of the servers has it.
@@ -114,12 +120,16 @@ class Journal(Protocol):
         """
         ...
 
-    async def put_snapshot(self, position: int, directory: Path) -> None:
+    async def put_snapshot(self, position: int, directory: Path) -> int:
         """Stores the files of a directory as the newest snapshot, and deletes older ones after that.
 
         Args:
             position: The sequence of the last entry that the snapshot contains.
             directory: The snapshot.
+
+        Returns:
+            The position of the snapshot that it replaces. Zero if there was none, or if there is a newer one and
+            nothing is stored.
 
         Raises:
             JournalUnavailable: The servers do not answer; the older snapshot is still there.
@@ -138,6 +148,14 @@ class Journal(Protocol):
         Raises:
             JournalUnavailable: The servers do not answer; the directory is not created.
         """
+        ...
+
+    async def announce(self, payload: bytes) -> None:
+        """Sends a message to all nodes that are connected now. It may be lost: without a connection it is."""
+        ...
+
+    def announcements(self) -> AsyncGenerator[bytes, None]:
+        """Yields what nodes announce, this one included, until the journal is closed."""
         ...
 
     async def close(self) -> None:

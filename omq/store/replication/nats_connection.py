@@ -329,11 +329,11 @@ class NatsConnection:
             raise NatsApiError(error.get("err_code", 0), error.get("description", ""))
         return answer
 
-    async def notify(self, subject: str) -> None:
-        """Publishes an empty message that nothing answers."""
+    async def notify(self, subject: str, payload: bytes = b"") -> None:
+        """Publishes a message that nothing answers; without a connection it is lost."""
         if self._current is not None:
             with suppress(nats.errors.Error, OSError):
-                await self._current.client.publish(subject)
+                await self._current.client.publish(subject, payload)
 
     def leave(self, reason: str) -> None:
         """Ends the connection to the current server, and connects to another one."""
@@ -341,8 +341,11 @@ class NatsConnection:
             self._current.lose(reason)
 
     @asynccontextmanager
-    async def subscribed(self) -> AsyncIterator[tuple[str, asyncio.Queue[NatsMessage | None]]]:
-        """Subscribes to a new subject; yields it and the queue of its messages, with None when the connection is lost.
+    async def subscribed(self, subject: str = "") -> AsyncIterator[tuple[str, asyncio.Queue[NatsMessage | None]]]:
+        """Subscribes to a subject; yields it and the queue of its messages, with None when the connection is lost.
+
+        Args:
+            subject: The subject; empty for a new one.
 
         Raises:
             JournalUnavailable: There is no connection.
@@ -357,7 +360,7 @@ class NatsConnection:
             await connection.was_lost.wait()
             queue.put_nowait(None)
 
-        subject = connection.client.new_inbox()
+        subject = subject or connection.client.new_inbox()
         try:
             subscription = await connection.client.subscribe(
                 subject, cb=put, pending_msgs_limit=0, pending_bytes_limit=0

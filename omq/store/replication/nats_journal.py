@@ -20,11 +20,12 @@ import asyncio
 import base64
 import json
 import logging
+import math
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
@@ -58,8 +59,12 @@ MAX_CHUNK_BYTES: Final = 1024 * 1024
 #: Bytes that `max_payload` of the servers must allow at least.
 MIN_CHUNK_BYTES: Final = 4096
 RETRY_DELAY_S: Final = 0.02
+DEFAULT_LEASE_S: Final = 3.0
 #: Seconds in which the leader of a stream answers, if there is one.
 LEADER_TIMEOUT_S: Final = 0.2
+#: Seconds for which the servers have to answer that the stream does not exist. The one that answers may have become
+#: their leader, and not know yet of a stream that was just created.
+MISSING_S: Final = 3.0
 
 _VERSION: Final = 1
 _ENTRY: Final = "Omq-Entry"  # the header with a `_Head`
@@ -68,6 +73,7 @@ _NO_ENTRY: Final = 2  # a flag: this sequence has no entry
 _EXPECTED: Final = "Nats-Expected-Last-Sequence"
 _CLUSTER: Final = "omq-cluster"
 _JOURNAL: Final = "omq-journal"
+_LEASE: Final = "omq-lease"
 _RESTORE: Final = "stop the brokers, and begin a new cluster with the store of the broker that was last the leader"
 _log = logging.getLogger("omq.replication")
 
@@ -85,9 +91,11 @@ class NatsJournal:
         sync_always: The operator states that all servers have `sync_interval: always`. Then an append is on the disks
             of a majority when it is acknowledged; otherwise in their memory. NATS reports the setting only at the
             monitoring port and to the system account, so a client of another account cannot check it.
+        lease: The duration of the lease in seconds, if the stream does not exist yet.
 
     Attributes:
         sync_always: The statement of the operator.
+        lease: The duration of the lease in seconds, as the stream has it. See `Journal`.
         identity: A random text that the stream got when it was created. Another text is another journal.
     """
 
@@ -98,16 +106,22 @@ class NatsJournal:
         replicas: int = 3,
         max_bytes: int = -1,
         sync_always: bool = False,
+        lease: float = DEFAULT_LEASE_S,
     ) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", cluster):
             raise ValueError(f"cluster: {cluster!r} is not a valid name; use up to 64 letters, digits, '-' and '_'")
+        if not 0 < lease < math.inf:
+            raise ValueError(f"lease: {lease} is not valid; expected a number of seconds above 0")
         self.sync_always = sync_always
+        self.lease = lease
         self.identity = ""
         self._connection = connection
         self._cluster = cluster
         self._stream = f"OMQ_{cluster}"
         self._subject = f"omq.journal.{cluster}"
+        self._announced = f"omq.members.{cluster}"
         self._snapshots = NatsSnapshots(connection, f"omq_{cluster}", replicas, {_CLUSTER: cluster})
+        self._missing_since: float | None = None  # when the servers answered that the stream does not exist
         self._last = 0  # the highest sequence that is known to be taken
         self._config: dict[str, Any] = {
             "name": self._stream,
@@ -136,6 +150,7 @@ class NatsJournal:
         replicas: int = 3,
         max_bytes: int = -1,
         sync_always: bool = False,
+        lease: float = DEFAULT_LEASE_S,
         create: bool = True,
     ) -> NatsJournal:
         """Connects to the servers, and creates the stream or checks its settings.
@@ -146,6 +161,7 @@ class NatsJournal:
             replicas: The servers that keep a copy.
             max_bytes: The bytes that the journal may take; -1 for no limit.
             sync_always: The operator states that all servers have `sync_interval: always`.
+            lease: The duration of the lease in seconds, if the stream does not exist yet; otherwise its own is used.
             create: Create the stream if it does not exist.
 
         Raises:
@@ -154,7 +170,7 @@ class NatsJournal:
         """
         connection = NatsConnection(options)
         try:
-            journal = cls(connection, cluster, replicas, max_bytes, sync_always)
+            journal = cls(connection, cluster, replicas, max_bytes, sync_always, lease)
             await connection.open()
             await journal._open(create)
         except BaseException:
@@ -242,7 +258,7 @@ class NatsJournal:
 
     async def put_snapshot(
         self, position: int, directory: Path, progress: Callable[[int, int], None] | None = None
-    ) -> None:
+    ) -> int:
         """Stores the files of a directory as the newest snapshot. See `Journal.put_snapshot`.
 
         Args:
@@ -251,7 +267,7 @@ class NatsJournal:
             progress: Called with the bytes that were sent, and their total.
         """
         try:
-            await self._snapshots.put(position, directory, progress)
+            return await self._snapshots.put(position, directory, progress)
         except NatsApiError as error:
             raise error.explained("storing a snapshot") from error
 
@@ -270,6 +286,19 @@ class NatsJournal:
         except NatsApiError as error:
             raise error.explained("copying the newest snapshot") from error
 
+    async def announce(self, payload: bytes) -> None:
+        """Sends a message to all nodes that are connected now. See `Journal.announce`."""
+        await self._connection.notify(self._announced, payload)
+
+    async def announcements(self) -> AsyncGenerator[bytes, None]:
+        """Yields what nodes announce. See `Journal.announcements`."""
+        while not self._connection.closed:
+            with suppress(JournalUnavailable):
+                async with self._connection.subscribed(self._announced) as (_, queue):
+                    while (message := await queue.get()) is not None:
+                        yield message.data
+            await asyncio.sleep(RETRY_DELAY_S)
+
     async def close(self) -> None:
         """Ends the connection."""
         await self._connection.close()
@@ -286,7 +315,7 @@ class NatsJournal:
             return await self._connection.call(name, request, timeout, stay)
         except NatsApiError as error:
             if error.code == STREAM_NOT_FOUND:
-                raise self._deleted() from error
+                raise self._missing() from error
             raise error.explained(action) from error
 
     async def _open(self, create: bool) -> None:
@@ -302,6 +331,14 @@ class NatsJournal:
             await asyncio.sleep(RETRY_DELAY_S)
         self._check(info)
         self.identity = info["config"]["metadata"][_JOURNAL]
+        if (lease := float(info["config"]["metadata"][_LEASE])) != self.lease:
+            _log.warning(
+                "the cluster %r has a lease of %g s since its journal was created; lease=%g is ignored",
+                self._cluster,
+                lease,
+                self.lease,
+            )
+            self.lease = lease
         if self._connection.max_payload < MIN_CHUNK_BYTES:
             raise JournalUnusable(
                 f"max_payload of the NATS servers allows {self._connection.max_payload} bytes next to headers; "
@@ -323,13 +360,13 @@ class NatsJournal:
         return await self._create()
 
     async def _create(self) -> Any:
-        metadata = {_CLUSTER: self._cluster, _JOURNAL: uuid4().hex}
+        metadata = {_CLUSTER: self._cluster, _JOURNAL: uuid4().hex, _LEASE: str(self.lease)}
         try:
             return await self._connection.call(f"STREAM.CREATE.{self._stream}", {**self._config, "metadata": metadata})
         except NatsApiError as error:
-            if error.code != STREAM_NAME_IN_USE:
-                raise error.explained(f"creating the journal {self._stream!r}") from error
-        return await self._call("opening the journal", f"STREAM.INFO.{self._stream}")  # another node was faster
+            if error.code == STREAM_NAME_IN_USE:
+                raise JournalUnavailable(f"another node creates the journal {self._stream!r}") from error
+            raise error.explained(f"creating the journal {self._stream!r}") from error
 
     def _check(self, info: Any) -> None:
         """Raises JournalUnusable if the stream is not the journal of this cluster, or its settings lose entries."""
@@ -340,7 +377,7 @@ class NatsJournal:
                 f"the stream {self._stream!r} is not the journal of the cluster {self._cluster!r}: its metadata name "
                 f"{metadata.get(_CLUSTER)!r}; choose another name for the cluster, or delete the stream"
             )
-        wrong = []
+        wrong = [] if _is_lease(found := metadata.get(_LEASE, "")) else [f"{_LEASE} {found!r} in its metadata"]
         free = {"name", "duplicate_window", "max_bytes", "allow_direct", "num_replicas"}
         for name, wanted in self._config.items():
             found = config.get(name, False if isinstance(wanted, bool) else 0)
@@ -417,6 +454,7 @@ class NatsJournal:
             raise JournalUnusable(
                 f"the stream {stored.get('stream')!r} has the subject {self._subject!r} of the journal; delete it"
             )
+        self._missing_since = None
         return stored
 
     async def _without_leader(self, error: NoResponders, deadline: float) -> None:
@@ -424,10 +462,7 @@ class NatsJournal:
         if time.monotonic() > deadline:
             raise error
         try:
-            await self._connection.call(f"STREAM.INFO.{self._stream}", timeout=LEADER_TIMEOUT_S, stay=True)
-        except NatsApiError as answer:
-            if answer.code == STREAM_NOT_FOUND:
-                raise self._deleted() from error
+            await self._checked(timeout=LEADER_TIMEOUT_S, stay=True)
         except JournalUnavailable:
             pass
 
@@ -493,6 +528,7 @@ class NatsJournal:
         info = await self._call("reading the journal", f"STREAM.INFO.{self._stream}", None, timeout, stay)
         if (info["config"].get("metadata") or {}).get(_JOURNAL) != self.identity:
             raise JournalUnusable(f"the stream {self._stream!r} was deleted and created again; {_RESTORE}")
+        self._missing_since = None
         return info["state"]
 
     async def _begin(self, position: int) -> None:
@@ -526,8 +562,21 @@ class NatsJournal:
             f"again, or restored from a backup; {_RESTORE}"
         )
 
-    def _deleted(self) -> StoreError:
+    def _missing(self) -> StoreError:
+        """Returns the error for the answer that the stream does not exist."""
+        now = time.monotonic()
+        if self._missing_since is None:
+            self._missing_since = now
+        if now - self._missing_since < MISSING_S:
+            return JournalUnavailable(f"the servers do not know the stream {self._stream!r}")
         return JournalUnusable(f"the stream {self._stream!r} was deleted; {_RESTORE}")
+
+
+def _is_lease(text: str) -> bool:
+    try:
+        return 0 < float(text) < math.inf
+    except ValueError:
+        return False
 
 
 class _Head(NamedTuple):

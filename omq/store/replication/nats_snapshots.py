@@ -89,14 +89,18 @@ class NatsSnapshots:
         newest = await self._newest()
         return newest and newest.position
 
-    async def put(self, position: int, directory: Path, progress: Callable[[int, int], None] | None) -> None:
-        """Stores the files of a directory as the newest snapshot, unless there is one of a later position."""
+    async def put(self, position: int, directory: Path, progress: Callable[[int, int], None] | None) -> int:
+        """Stores the files of a directory as the newest snapshot, unless there is one of a later position.
+
+        Returns:
+            The position of the snapshot that it replaces; 0 if it replaces none.
+        """
         for _ in range(MAX_UPLOADS):
             old = await self._newest()
             if old is not None and old.position > position:
-                return
+                return 0
             if await self._replace(old, position, directory, progress):
-                return
+                return 0 if old is None else old.position
         raise JournalUnavailable(f"the snapshot of the position {position} is not stored: other nodes store theirs")
 
     async def _replace(

@@ -20,8 +20,10 @@ from omq.store.ack_set import AckSet
 from omq.store.errors import DamagedError, NotAllowed, NotLeader, StoreClosed, StoreError, TopicFull, without_traceback
 from omq.store.interface import (
     MAX_MEMORY_BYTES,
+    AlterTopic,
     Appended,
     CommitStages,
+    DeleteTopic,
     MakeTopic,
     Notify,
     Reader,
@@ -32,9 +34,11 @@ from omq.store.interface import (
 from omq.store.internal import ApplyEntry, ApplyRetention, ExpireState
 from omq.store.lmdb.replica import LmdbReplica
 from omq.store.lmdb.snapshot import restore_snapshot
+from omq.store.lmdb.store_directory import REPLICA, StoreDirectory
 from omq.store.replication.codec import Entry, Lease
 from omq.store.replication.copying import copy_replica
 from omq.store.replication.journal import Journal, JournalUnavailable
+from omq.store.replication.members import Members
 from omq.store.replication.role_machine import (
     MAX_RETRY_DELAY_S,
     Applied,
@@ -162,12 +166,17 @@ class ReplicatedStore:
     servers has the write: for a strong topic on disk, for the others in memory.
 
     Args:
-        directory: The directory of this node: it has the store in `replica`, and snapshots that are copied.
+        directory: The directory of this node: it has the store in `replica`, and snapshots that are copied. No store
+            without a cluster can be opened in it.
         connect: Connects to the journal; called in the loop of this store, again if it raises `JournalUnavailable`.
         settings: The id of the node, its endpoints and its lease.
         notify: Called with finished writes.
         appended: Called with the last ids of the topics that have grown.
         role_changed: Called with the role of this node and the lease in force, in the thread of this store.
+        catalog_changed: Called when topics were created, altered or deleted, on all nodes; before `appended` is called
+            for their records.
+        loaded: Called when a snapshot has replaced all topics and their records, in the thread of this store. Shortly
+            before that, reads raise `StoreClosed`.
         cluster_id: The id of the cluster, 16 bytes in hex, which is the id of the store.
         servers_sync: The servers of the journal sync each message. Otherwise strong topics are refused.
         flush_interval: As in `LmdbStore`.
@@ -175,7 +184,7 @@ class ReplicatedStore:
         kind: The program of the store, such as `broker`; empty: any.
 
     Raises:
-        StoreError: As in `LmdbReplica`.
+        StoreError: As in `LmdbReplica`; or the directory has a store without a cluster.
     """
 
     def __init__(
@@ -187,6 +196,8 @@ class ReplicatedStore:
         notify: Notify,
         appended: Appended = lambda grown: None,
         role_changed: Callable[[Role, Lease | None], None] = lambda role, lease: None,
+        catalog_changed: Callable[[], None] = lambda: None,
+        loaded: Callable[[], None] = lambda: None,
         cluster_id: str = "",
         servers_sync: bool = False,
         flush_interval: float = 1.0,
@@ -194,10 +205,12 @@ class ReplicatedStore:
         kind: str = "",
     ) -> None:
         path = Path(directory)
-        path.mkdir(parents=True, exist_ok=True)
+        self._directory = StoreDirectory(path, kind, cluster_id=cluster_id)  # no other program opens it
         self._notify = notify
         self._appended = appended
         self._role_changed = role_changed
+        self._catalog_changed = catalog_changed
+        self._loaded = loaded
         self._connect = connect
         self._settings = replace(settings, directory=settings.directory or path)
         self._servers_sync = servers_sync
@@ -206,11 +219,13 @@ class ReplicatedStore:
         self._inbox: deque[Write] = deque()
         self._scheduled = False
         self._machine: RoleMachine | None = None
+        self._members = Members(settings.node, settings.endpoints)
         self._ending = asyncio.Event()
+        self._tried = threading.Event()  # the first attempt to connect has ended
 
         def opened() -> LmdbReplica:
             return LmdbReplica(
-                path / "replica",
+                path / REPLICA,
                 notify=self._finished,
                 appended=appended,
                 cluster_id=cluster_id,
@@ -219,7 +234,11 @@ class ReplicatedStore:
                 kind=kind,
             )
 
-        self._local = _LocalReplica(path / "replica", opened, self._loaded, kind)
+        try:
+            self._local = _LocalReplica(path / REPLICA, opened, self._report_loaded, kind)
+        except BaseException:
+            self._directory.release()
+            raise
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="omq-store-replication", daemon=True)
         self._thread.start()
@@ -241,10 +260,33 @@ class ReplicatedStore:
         return None if self._machine is None else self._machine.lease
 
     @property
+    def position(self) -> int:
+        """The sequence of the last entry of the journal that this node has applied."""
+        return self._local.position[0]
+
+    @property
+    def members(self) -> dict[str, list[str]]:
+        """The endpoints of the nodes that have announced themselves lately, and of this one."""
+        return self._members.endpoints
+
+    @property
     def trouble(self) -> str:
         """The reason for which this node takes no part in the cluster now; empty if it does."""
         shortage = self._local.store.shortage
         return shortage or ("the journal is not connected" if self._machine is None else self._machine.trouble)
+
+    def check_journal(self, seconds: float) -> None:
+        """Waits for the first attempt to connect to the journal.
+
+        Args:
+            seconds: The longest wait.
+
+        Raises:
+            StoreError: The journal needs an operator. That it is not available now is not an error.
+        """
+        self._tried.wait(seconds)
+        if self._broken is not None:
+            raise self._broken
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -258,6 +300,7 @@ class ReplicatedStore:
             self._broken = without_traceback(error)
         finally:
             self._machine = None
+            self._tried.set()
             self._loop.close()
             self._take_inbox()
 
@@ -265,6 +308,7 @@ class ReplicatedStore:
         journal = await self._connected()
         if journal is None:
             return
+        announcing = asyncio.ensure_future(self._members.run(journal))
         try:
             self._machine = RoleMachine(
                 self._settings, journal, self._local, finished=self._return, role_changed=self._role_changed
@@ -273,21 +317,27 @@ class ReplicatedStore:
                 return
             await self._machine.run()
         finally:
+            announcing.cancel()
+            await asyncio.wait([announcing])
             await journal.close()
 
     async def _connected(self) -> Journal | None:
         """Connects to the journal; returns `None` if the store is closed before."""
         while not self._closed:
             try:
-                return await self._connect()
+                journal = await self._connect()
+                self._tried.set()
+                return journal
             except JournalUnavailable as error:
                 log.warning("node %s: %s", self._settings.node, error)
+                self._tried.set()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ending.wait(), MAX_RETRY_DELAY_S)
         return None
 
-    def _loaded(self, store: LmdbReplica) -> None:
+    def _report_loaded(self, store: LmdbReplica) -> None:
         """Reports the state that a snapshot has brought."""
+        self._loaded()
         self._appended({topic.id: topic.last for topic in store.topics()})
 
     # Results
@@ -295,8 +345,10 @@ class ReplicatedStore:
     def _finished(self, writes: list[Write]) -> None:
         """Takes finished writes of the local store, in its thread."""
         rest = []
+        changed = False
         for write in writes:
             if isinstance(write, ApplyEntry):
+                changed = changed or any(_changes_catalog(one) for one in write.writes)
                 applied, loop, done = write.context
                 if applied is not None:
                     applied(write.writes, write.error)
@@ -306,6 +358,8 @@ class ReplicatedStore:
                 rest.append(write)
         if rest:
             self._notify(rest)
+        if changed:
+            self._catalog_changed()
 
     def _return(self, writes: list[Write]) -> None:
         """Returns finished writes to the caller."""
@@ -428,6 +482,7 @@ class ReplicatedStore:
             self._loop.call_soon_threadsafe(self._begin_to_close)
         self._thread.join()
         self._local.store.close()
+        self._directory.release()
 
     def _begin_to_close(self) -> None:
         self._ending.set()
@@ -440,6 +495,10 @@ class ReplicatedStore:
 
     def __exit__(self, *exc: Any) -> None:
         self.close()
+
+
+def _changes_catalog(write: Write) -> bool:
+    return isinstance(write, MakeTopic | AlterTopic | DeleteTopic) and write.error is None
 
 
 def _resolve(done: asyncio.Future[None], error: BaseException | None) -> None:

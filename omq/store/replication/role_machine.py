@@ -11,7 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -131,7 +131,6 @@ class ReplicaSettings:
     Attributes:
         node: The id of the node, unique in the cluster.
         endpoints: Where clients reach the node.
-        lease: The duration of the lease in seconds; the same on all nodes.
         upkeep_interval: The seconds between two checks for what is too old.
         snapshot_bytes: The bytes of entries after which a snapshot is made and the journal truncated; 0: never.
         directory: Where snapshots are made and received; `None`: the system's directory for temporary files.
@@ -139,7 +138,7 @@ class ReplicaSettings:
 
     node: str
     endpoints: tuple[str, ...] = ()
-    lease: float = 2.0
+    _: KW_ONLY
     upkeep_interval: float = 1.0
     snapshot_bytes: int = 256 << 20
     directory: Path | None = None
@@ -208,7 +207,7 @@ class RoleMachine:
         self._role_changed = role_changed
         self._clock = clock or NodeClock()
         self._timestamp = local.timestamp
-        self._held = HeldLease(settings.lease)
+        self._held = HeldLease(journal.lease)
         self._timer = ElectionTimer(self.position, self._clock.now())
         self._own_term = -1  # the last term that this node has won since it was started
         self._queue: deque[Write] = deque()
@@ -219,7 +218,6 @@ class RoleMachine:
         self._checked: Write | None = None  # a write that `LocalStore.check` has permitted
         self._journal_bytes = 0  # of entries since the last snapshot
         self._snapshot: asyncio.Task[None] | None = None
-        self._truncate_to = 0  # the position of the last snapshot of this node
         self._next_upkeep = self._clock.now()
 
     # The interface of the store
@@ -386,7 +384,7 @@ class RoleMachine:
         while True:
             entries = _EntryReader(self._journal.read(self.position), self._clock)
             try:
-                self._check_end(await self._call(self._journal.last(), self._clock.now() + self._settings.lease))
+                self._check_end(await self._call(self._journal.last(), self._clock.now() + self._journal.lease))
                 while True:
                     read = await entries.next(self._claim_at())
                     if read is None:
@@ -420,7 +418,7 @@ class RoleMachine:
         if self._own_term == self.term:
             return self._timer.due(0)  # the lease in force was its own, so no other node answers
         lease = self.lease
-        return self._timer.due(self._settings.lease if lease is None else lease.duration_us / 1e6)
+        return self._timer.due(self._journal.lease if lease is None else lease.duration_us / 1e6)
 
     async def _claim(self, claims: dict[bytes, float]) -> None:
         """Appends a lease of this node, unless the journal has another entry meanwhile.
@@ -428,11 +426,11 @@ class RoleMachine:
         This node has read all entries up to `ElectionTimer.base`, so no other one has begun the term.
         """
         self._set_role(Role.CANDIDATE)
-        settings, timer, now = self._settings, self._timer, self._clock.now()
-        payload = encode(self._lease_entry(self.term + 1, settings.lease))
+        lease, timer, now = self._journal.lease, self._timer, self._clock.now()
+        payload = encode(self._lease_entry(self.term + 1, lease))
         claims[payload] = now
-        timer.claimed(now, settings.lease)
-        until = now + settings.lease
+        timer.claimed(now, lease)
+        until = now + lease
         try:
             last = await self._call(self._journal.append(payload, timer.base), until)
         except Fenced:
@@ -582,7 +580,7 @@ class RoleMachine:
         self._held.drop()
         try:
             payload = encode(self._lease_entry(self.term, 0))
-            await self._call(self._journal.append(payload, self.position), self._clock.now() + self._settings.lease)
+            await self._call(self._journal.append(payload, self.position), self._clock.now() + self._journal.lease)
         except (Fenced, JournalUnavailable, _LeaseOver):
             pass  # the others wait for the end of the lease
 
@@ -683,10 +681,9 @@ class RoleMachine:
             position = await self._local.snapshot(target)
             if not self.is_leader_now():
                 return
-            await self._journal.put_snapshot(position, target)
-        if self._truncate_to and self.is_leader_now():
-            await self._journal.truncate(self._truncate_to + 1)
-        self._truncate_to = position
+            replaced = await self._journal.put_snapshot(position, target)
+        if replaced and self.is_leader_now():
+            await self._journal.truncate(replaced + 1)
 
 
 class _EntryReader:

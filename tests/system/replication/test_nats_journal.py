@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from omq.store.replication.journal import (
     JournalUnusable,
     Truncated,
 )
-from omq.store.replication.nats_connection import WRONG_LAST_SEQUENCE, NatsApiError, NatsOptions
+from omq.store.replication.nats_connection import STREAM_NOT_FOUND, WRONG_LAST_SEQUENCE, NatsApiError, NatsOptions
 from omq.store.replication.nats_journal import NatsJournal
 from tests.support.nats_servers import NatsServers, nats_servers
 from tests.support.websocket_peer import contexts, make_certificate
@@ -279,6 +280,40 @@ class TestTruncation:
 
         with_journal(servers, "deleted", test)
 
+    def test_a_server_that_does_not_know_the_stream_yet_is_asked_again(
+        self, servers: NatsServers, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def test(journal: NatsJournal) -> None:
+            await journal.append(b"first", 0)
+            call, ignorant = journal._connection.call, 3
+
+            async def answer(name: str, *given: Any, **options: Any) -> Any:
+                nonlocal ignorant
+                if ignorant and name.startswith("STREAM.INFO"):
+                    ignorant -= 1
+                    raise NatsApiError(STREAM_NOT_FOUND, "stream not found")
+                return await call(name, *given, **options)
+
+            monkeypatch.setattr(journal._connection, "call", answer)
+            assert await entries(journal) == [(1, b"first")]
+            assert ignorant == 0
+
+        with_journal(servers, "ignorant", test)
+
+    def test_nodes_create_the_journal_at_once(self, servers: NatsServers) -> None:
+        async def create(cluster: str, number: int) -> str:
+            urls = servers.urls[number:] + servers.urls[:number]
+            async with opened(servers, cluster, options=NatsOptions(servers=urls)) as journal:
+                await journal.last()
+                return journal.identity
+
+        async def main() -> None:
+            for round in range(10):
+                found = await asyncio.gather(*(create(f"at-once{round}", number) for number in range(3)))
+                assert len({*found}) == 1
+
+        asyncio.run(main())
+
 
 def snapshot_in(directory: Path, size: int, name: str = "snapshot") -> Path:
     """Creates the files of a snapshot."""
@@ -302,10 +337,10 @@ class TestSnapshots:
             assert await journal.get_snapshot(tmp_path / "none") is None
             assert not (tmp_path / "none").exists()
             small, large = snapshot_in(tmp_path, 10, "small"), snapshot_in(tmp_path, 5_000_000, "large")
-            await journal.put_snapshot(3, small)
+            assert await journal.put_snapshot(3, small) == 0
             sent: list[tuple[int, int]] = []
-            await journal.put_snapshot(8, large, lambda *progress: sent.append(progress))
-            await journal.put_snapshot(7, small)  # late
+            assert await journal.put_snapshot(8, large, lambda *progress: sent.append(progress)) == 3
+            assert await journal.put_snapshot(7, small) == 0  # late
             received: list[tuple[int, int]] = []
             assert await journal.get_snapshot(tmp_path / "got", lambda *progress: received.append(progress)) == 8
             assert files_of(tmp_path / "got") == files_of(large)
@@ -384,7 +419,7 @@ class TestSnapshots:
 class TestSettings:
     def test_a_stream_with_other_settings_is_rejected(self, servers: NatsServers) -> None:
         async def test(journal: NatsJournal) -> None:
-            config = {**journal._config, "metadata": {"omq-cluster": "settings", "omq-journal": "x"}}
+            config = journal._config
             wrong = {"num_replicas": 1, "max_age": 3600 * 10**9, "deny_delete": False, "storage": "memory"}
             for number, (name, value) in enumerate(wrong.items()):
                 stream = f"OMQ_settings{number}"
@@ -392,7 +427,7 @@ class TestSettings:
                     **config,
                     "name": stream,
                     "subjects": [f"omq.journal.settings{number}"],
-                    "metadata": {"omq-cluster": f"settings{number}", "omq-journal": "x"},
+                    "metadata": {"omq-cluster": f"settings{number}", "omq-journal": "x", "omq-lease": "2.0"},
                     name: value,
                 }
                 await journal._connection.call(f"STREAM.CREATE.{stream}", changed)
@@ -400,6 +435,30 @@ class TestSettings:
                     await NatsJournal.connect(NatsOptions(servers=servers.urls), f"settings{number}")
 
         with_journal(servers, "settings", test)
+
+    def test_the_lease_of_the_cluster_is_that_of_the_stream(
+        self, servers: NatsServers, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def test() -> None:
+            async with opened(servers, "lease", lease=1.5) as first, opened(servers, "lease", lease=0.5) as second:
+                assert (first.lease, second.lease) == (1.5, 1.5)
+            assert [record.getMessage() for record in caplog.records if "lease" in record.getMessage()] == [
+                "the cluster 'lease' has a lease of 1.5 s since its journal was created; lease=0.5 is ignored"
+            ]
+            options = NatsOptions(servers=servers.urls)
+            for lease in (0, -1.0, math.inf, math.nan):
+                with pytest.raises(ValueError, match=r"lease: .* is not valid; expected"):
+                    await NatsJournal.connect(options, "lease", lease=lease)
+            for number, lease_text in enumerate(["", "x", "0", "nan"]):
+                name = f"lease{number}"
+                stream = {**first._config, "name": f"OMQ_{name}", "subjects": [f"omq.journal.{name}"]}
+                stream["metadata"] = {"omq-cluster": name, "omq-journal": "x", "omq-lease": lease_text}
+                async with opened(servers, "lease", lease=1.5) as journal:
+                    await journal._connection.call(f"STREAM.CREATE.OMQ_{name}", stream)
+                with pytest.raises(JournalUnusable, match=f"omq-lease '{lease_text}' in its metadata"):
+                    await NatsJournal.connect(options, name)
+
+        asyncio.run(test())
 
     def test_the_stream_of_another_cluster_is_rejected(self, servers: NatsServers) -> None:
         async def test(journal: NatsJournal) -> None:

@@ -17,9 +17,9 @@ from omq.broker import protocol
 from omq.broker.client import calls as packing
 from omq.broker.client import client_protocol as module
 from omq.broker.client.calls import pack
-from omq.broker.client.client_protocol import ClientProtocol, PendingRequest, State, read_first
+from omq.broker.client.client_protocol import ClientProtocol, LeaderElsewhere, PendingRequest, State, read_first
 from omq.broker.client.stream_state import ConsumerState, SubscriptionState, deliveries_of, messages_of
-from omq.broker.errors import Overrun, SyntaxFault, TooLarge, TopicError, VersionFault
+from omq.broker.errors import NotLeader, Overrun, SyntaxFault, TooLarge, TopicError, VersionFault
 from omq.broker.protocol import u64
 from omq.broker.start_time import StartTime
 from omq.errors import ClosedError
@@ -65,6 +65,16 @@ class ClientMachine(RuleBasedStateMachine):
         self.core.lost()
         self.broker.cut(killed)
 
+    @precondition(lambda self: self.broker.leads)
+    @rule()
+    def step_down(self) -> None:
+        self.broker.step_down()
+
+    @precondition(lambda self: not self.broker.leads)
+    @rule()
+    def lead(self) -> None:
+        self.broker.leads = True
+
     @rule(sent=some, seen=some, blocks=st.integers(0, 3), taken=some)
     def pass_on(self, sent: int, seen: int, taken: int, blocks: int = 0) -> None:
         """Lets a number of messages come one step further."""
@@ -75,7 +85,12 @@ class ClientMachine(RuleBasedStateMachine):
         for _ in range(blocks):
             self.broker.pump()
         for _ in range(min(taken, len(self.broker.down))):
-            self.core.receive(self.broker.down.popleft())
+            try:
+                self.core.receive(self.broker.down.popleft())
+            except LeaderElsewhere:
+                self.core.lost()
+                self.broker.cut()
+                break
 
     # ------------------------------------------------------------------ what a user does
 
@@ -165,8 +180,7 @@ class ClientMachine(RuleBasedStateMachine):
                 assert stored[first - 1 : first - 1 + len(bodies)] == bodies
 
     def teardown(self) -> None:
-        if self.core.state is State.DOWN:
-            self.core.connected()
+        self.broker.leads = True
         self.settle_down()
         self.what_is_in_flight_is_counted()
         assert self.core.in_flight_bytes == 0
@@ -189,6 +203,8 @@ class ClientMachine(RuleBasedStateMachine):
     def settle_down(self) -> None:
         moved = True
         while moved:
+            if self.core.state is State.DOWN:  # also again: it receives what a follower has sent
+                self.core.connected()
             self.core.queue_acks()
             moved = bool(self.core.out or self.broker.up or self.broker.down)
             self.pass_on(100, 100, 0)
@@ -227,7 +243,10 @@ def test_what_a_flush_covers_is_durable_whatever_is_cut_and_killed(seed, monkeyp
     for _ in range(150):
         core, what = machine.core, chance.random()
         if core.state is State.DOWN:
+            machine.broker.leads |= chance.random() < 0.5
             core.connected()
+        elif what < 0.02:
+            machine.broker.step_down()
         elif what < 0.08:
             machine.cut(chance.choice([0, 1, 5]), chance.choice([0, 1, 5]), 5, chance.random() < 0.5)
         elif what < 0.4:
@@ -252,8 +271,7 @@ def test_what_a_flush_covers_is_durable_whatever_is_cut_and_killed(seed, monkeyp
             if flush.session == core.session or not core.dirty:
                 assert waited <= topic.durable
             flush = None
-    if machine.core.state is State.DOWN:
-        machine.core.connected()
+    machine.broker.leads = True
     machine.settle_down()
     assert topic.acknowledged == set(range(1, 21))
 
@@ -305,6 +323,86 @@ def test_another_version_ends_every_call():
         with pytest.raises(VersionFault):
             one.result()
     assert isinstance(feed.error, VersionFault)
+
+
+def welcome_of(role: str, **changes: Any) -> bytes:
+    """The argument of a WELCOME by a member of a cluster."""
+    cluster = {"name": "orders", "node": "n", "role": role, "leader": ["tcp://h:1"], "members": ["tcp://h:1"]}
+    return json.dumps({"version": 1, "broker": "b", "cluster": {**cluster, **changes}}).encode()
+
+
+def test_a_follower_gets_nothing_but_hello():
+    core = ClientProtocol(NAME)
+    request, (feed, _) = core.append("t", b"1"), core.subscribe("t", "earliest", None, 100)
+    core.connected()
+    hello = core.out.popleft()
+    with pytest.raises(LeaderElsewhere, match=r"^a follower of the cluster 'orders', whose leader is tcp://h:1$"):
+        core.receive([protocol.WELCOME, hello[1], welcome_of("follower")])
+    assert not core.out
+    assert core.broker == "", "the store of a broker that does not serve the client does not count"
+    assert core.cluster is not None
+    assert (core.cluster.leader, core.cluster.members) == (("tcp://h:1",), ("tcp://h:1",))
+    core.lost()
+    core.connected()
+    core.receive([protocol.WELCOME, core.out.popleft()[1], welcome_of("leader")])
+    assert [message[:2] for message in core.out] == [[protocol.APPEND, request.tag], [protocol.SUBSCRIBE, feed.tag]]
+
+
+def test_a_follower_serves_a_client_that_takes_any_member():
+    core = ClientProtocol(NAME, follows_leader=False)
+    core.connected()
+    core.receive([protocol.WELCOME, core.out.popleft()[1], welcome_of("follower", leader=[])])
+    request, (feed, begin) = core.append("t", b"1"), core.subscribe("t", "earliest", "n", 100)
+    core.receive([protocol.ERROR, request.tag, b"not-leader", b"a follower"])
+    core.receive([protocol.ERROR, feed.tag, b"not-leader", b"a follower"])
+    for one in (request, begin):
+        with pytest.raises(NotLeader, match=r"^a follower$"):
+            one.result()
+    assert isinstance(feed.error, NotLeader)
+    assert core.in_flight_bytes == 0
+
+
+@pytest.mark.parametrize("what", ["request", "open stream", "beginning stream", "given up"])
+def test_not_leader_ends_the_session_and_is_not_the_answer(what):
+    core = ready()
+    request = core.append("t", b"1")
+    feed, begin = core.subscribe("t", "earliest", "n", 100)
+    if what == "open stream":
+        core.receive([protocol.SUBSCRIBED, feed.tag, b'{"topic_id": 1, "position": 0}'])
+    gone = core.request(protocol.TOPICS)
+    core.give_up(gone)
+    tag = {"request": request.tag, "given up": gone.tag}.get(what, feed.tag)
+    with pytest.raises(LeaderElsewhere, match=r"^no$"):
+        core.receive([protocol.ERROR, tag, b"not-leader", b"no"])
+    assert not request.done
+    assert not feed.ended
+    assert begin.done is (what == "open stream")
+    core.lost()
+    core.connected()
+    core.receive([protocol.WELCOME, core.out.popleft()[1], welcome_of("leader")])
+    append, subscribe = sorted(core.out)
+    assert append == [protocol.APPEND, request.tag, b"t", b"1", NAME, u64(1), u64(1)]
+    assert subscribe[:2] == [protocol.SUBSCRIBE, feed.tag]
+    assert json.loads(subscribe[3]).get("resume", False) is (what == "open stream")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"leader": None}, {"leader": [1]}, {"members": [["a", 1]]}, {"members": 5}, {"leader": [None]}],
+)
+def test_a_cluster_that_is_not_valid_is_refused(changes):
+    core = ClientProtocol(NAME)
+    core.connected()
+    with pytest.raises(SyntaxFault):
+        core.receive([protocol.WELCOME, core.out.popleft()[1], welcome_of("leader", **changes)])
+
+
+@pytest.mark.parametrize("cluster", [b"null", b"5", b"[]", b"{}", b'{"name": "c"}'])
+def test_a_cluster_without_its_keys_is_refused(cluster):
+    core = ClientProtocol(NAME)
+    core.connected()
+    with pytest.raises(SyntaxFault):
+        core.receive([protocol.WELCOME, core.out.popleft()[1], b'{"broker": "b", "cluster": %s}' % cluster])
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,14 @@ def test_a_topic_is_all_that_is_needed() -> None:
     assert TopicSettings.parse("writeStream", {"connect": URL, "checkpointLocation": "/x"}).topics == ()
 
 
+def test_a_cluster_has_several_endpoints() -> None:
+    found = TopicSettings.parse("write", {"connect": "tcp://127.0.0.1:1, tcp://127.0.0.1:2,", "topic": "ticks"})
+    assert found.endpoints == ("tcp://127.0.0.1:1", "tcp://127.0.0.1:2")
+    assert found.endpoint == "tcp://127.0.0.1:1,tcp://127.0.0.1:2"
+    with found.client() as client:
+        assert client.endpoint == "tcp://127.0.0.1:1"
+
+
 def test_values_are_made_of_texts() -> None:
     found = TopicSettings.parse(
         "readStream",
@@ -74,7 +82,8 @@ def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
         ("read", {"connect": URL}, "read takes one of the options 'topic', 'topics' and 'topicPattern'"),
         ("read", {**TOPIC, "topics": "a"}, "takes one of the options"),
         ("read", {"connect": "tcp//h", "topic": "t"}, "option 'connect': "),
-        ("read", {"connect": "tcp://a:1,tcp://b:1", "topic": "t"}, "topics are read and written at one broker"),
+        ("read", {"connect": "tcp://a:1,tcp//b:1", "topic": "t"}, "option 'connect': .*tcp//b:1"),
+        ("read", {"connect": "tcp://a:1, tcp://a:1", "topic": "t"}, "must be the endpoint of a broker, .* each once"),
         ("read", {"connect": "inproc://x", "topic": "t"}, "option connect='inproc://x': inproc stays within a process"),
         ("read", {"connect": URL, "topic": "a/b"}, "option topic='a/b': "),
         ("read", {"connect": URL, "topics": "a/b"}, "option topics='a/b': "),

@@ -1,5 +1,6 @@
 """The store of a node of a cluster."""
 
+import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -42,6 +43,7 @@ from omq.store.internal import ApplyEntry, ApplyRetention, ExpireState
 from omq.store.lmdb.inspector import Inspector
 from omq.store.lmdb.layout import topic_key
 from omq.store.lmdb.snapshot import restore_snapshot, take_snapshot
+from omq.store.lmdb.store_directory import FORMAT, REPLICA_FORMAT
 from tests.support.lmdb_faults import NoRoom, spoil
 from tests.support.open_store import Opened
 from tests.support.replicas import apply
@@ -97,6 +99,16 @@ def test_a_directory_stays_a_replica(directory: Path, again: Again) -> None:
     with pytest.raises(StoreError, match=f"{directory} is a replica of the cluster {CLUSTER}, not of {'d' * 32}"):
         again(cluster_id="d" * 32)
     assert again().log.id == CLUSTER
+
+
+def test_another_version_of_omq_refuses_a_replica(directory: Path, again: Again) -> None:
+    again(cluster_id=CLUSTER).log.close()
+    path = directory / "format"
+    row = json.loads(path.read_text())
+    assert row["omq-store"] == REPLICA_FORMAT > FORMAT  # so an omq without replicas refuses it, too
+    path.write_text(json.dumps(row | {"omq-store": REPLICA_FORMAT + 1}))
+    with pytest.raises(StoreError, match=f"version 4, of a newer omq; this omq reads version {REPLICA_FORMAT}"):
+        again(cluster_id=CLUSTER)
 
 
 def test_a_store_does_not_become_a_replica(directory: Path, again: Again) -> None:
@@ -209,6 +221,8 @@ def test_an_older_copy_continues_at_its_position(directory: Path, node: Opened, 
     copy.rename(directory / "strong")
     node = again()
     assert node.log.position == (2, 1)
+    (finding,) = [finding for finding in node.log.findings if "strong: it is not as it was left" in finding]
+    assert finding.endswith("the entries that it lacks are applied again from the journal")
     append, made = apply(node, Append(topic, ONE, 1), MakeTopic("u", "broadcast", "strong"))
     assert (append.first, made.topic_id) == (2, 2)
 

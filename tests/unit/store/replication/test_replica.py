@@ -12,8 +12,18 @@ import lmdb
 import pytest
 
 from omq._core import blocks
-from omq.store.errors import InDoubt, NotAllowed, NotLeader, StoreClosed, StoreError, TopicFull
-from omq.store.interface import Append, CommitStages, MakeTopic, Stage, Write
+from omq.store.errors import (
+    InDoubt,
+    NotAllowed,
+    NotLeader,
+    StoreClosed,
+    StoreError,
+    StoreLocked,
+    TopicFull,
+    UnknownTopic,
+)
+from omq.store.interface import AlterTopic, Append, CommitStages, DeleteTopic, MakeTopic, Stage, Write
+from omq.store.lmdb.snapshot import take_snapshot
 from omq.store.replication.journal import JournalUnavailable, JournalUnusable
 from omq.store.replication.replica import ReplicatedStore
 from omq.store.replication.role_machine import ReplicaSettings, Role
@@ -36,7 +46,9 @@ class Node:
         self.journal: RemoteJournal = cluster.journal.node()
         self.journal.faults.timeout = 0.2
         self.roles: list[Role] = []
-        given = ReplicaSettings(name, (f"tcp://{name}",), **{"lease": LEASE_S, "snapshot_bytes": 0, **settings})
+        self.changes = 0  # of the catalog
+        self.loads = 0  # of snapshots
+        given = ReplicaSettings(name, (f"tcp://{name}",), **{"snapshot_bytes": 0, **settings})
 
         async def connect() -> RemoteJournal:
             return self.journal
@@ -49,10 +61,18 @@ class Node:
                 cluster_id=CLUSTER,
                 servers_sync=cluster.servers_sync,
                 role_changed=lambda role, lease: self.roles.append(role),
+                catalog_changed=self._catalog_changed,
+                loaded=self._loaded,
                 **calls,
             )
         )
         self.store: ReplicatedStore = self.opened.log
+
+    def _catalog_changed(self) -> None:
+        self.changes += 1
+
+    def _loaded(self) -> None:
+        self.loads += 1
 
     @property
     def position(self) -> int:
@@ -72,7 +92,8 @@ class Cluster:
         self.journal = JournalThread()
         self.nodes: dict[str, Node] = {}
 
-    def start(self, *names: str, **settings: Any) -> list[Node]:
+    def start(self, *names: str, lease: float = LEASE_S, **settings: Any) -> list[Node]:
+        self.journal.servers.lease = lease
         for name in names:
             self.nodes[name] = Node(self, name, **settings)
         return [self.nodes[name] for name in names]
@@ -125,6 +146,7 @@ def test_a_follower_has_what_the_leader_has_answered(cluster: Cluster, persisten
     assert follower.records(topic) == leader.records(topic) == [RECORD]
     assert (leader.store.leading, follower.store.leading) == (True, False)
     assert leader.store.id == follower.store.id == CLUSTER
+    until(lambda: leader.store.members == follower.store.members == {name: [f"tcp://{name}"] for name in "ab"})
     cluster.check_equal()
 
 
@@ -137,6 +159,28 @@ def test_a_follower_refuses_writes_and_names_the_leader(cluster: Cluster) -> Non
         make_topic(follower)
     assert (refusal.value.node, refusal.value.endpoints) == (leader.name, (f"tcp://{leader.name}",))
     assert follower.store.write_at_once([Append(1, RECORD, 1)]) is False
+
+
+def test_a_follower_learns_of_changes_of_the_catalog(cluster: Cluster) -> None:
+    cluster.start("a", "b")
+    leader = cluster.leader()
+    (follower,) = [node for node in cluster.nodes.values() if node is not leader]
+    topic = make_topic(leader)
+    until(lambda: follower.changes == 1)
+    assert [(one.id, one.name) for one in follower.store.topics()] == [(topic, "t")]
+    leader.opened.do(Append(topic, RECORD, 1))
+    follower.opened.wait_grown(topic, 1)
+    until(lambda: (leader.changes, follower.changes) == (1, 1))
+    leader.opened.do(AlterTopic(topic, {"max_age": 60}))
+    until(lambda: follower.changes == 2)
+    assert follower.store.topic(topic).settings == {"max_age": 60}
+    with pytest.raises(UnknownTopic):
+        leader.opened.do(DeleteTopic(topic + 1))
+    leader.opened.do(DeleteTopic(topic))
+    until(lambda: follower.changes == 3)
+    assert follower.store.topics() == []
+    cluster.check_equal()
+    until(lambda: (leader.changes, follower.changes) == (3, 3))
 
 
 def test_writes_at_the_loss_of_a_leader_are_stored_once(cluster: Cluster) -> None:
@@ -199,6 +243,23 @@ def test_a_store_opened_again_continues(cluster: Cluster) -> None:
         node.store.submit(Append(topic, RECORD, 1))
     cluster.start("a", lease=0.2)
     assert cluster.leader().opened.do(Append(topic, RECORD, 1)).first == 2
+
+
+def test_the_directory_of_a_node_is_not_one_of_another_store(cluster: Cluster, tmp_path: Path) -> None:
+    (node,) = cluster.start("a")
+    directory = cluster.directory / "a"
+    with pytest.raises(StoreLocked):
+        cluster.start("a")
+    cluster.stop(node)
+    with pytest.raises(StoreError, match=f"{directory} is a replica of the cluster {CLUSTER}, and can only be opened"):
+        Opened.on_disk(directory)
+    with pytest.raises(StoreError, match=f"{directory} is the directory of a node .* its store is {directory}/replica"):
+        take_snapshot(directory, tmp_path / "snapshot")
+    take_snapshot(directory / "replica", tmp_path / "snapshot")
+    Opened.on_disk(cluster.directory / "b").log.close()
+    with pytest.raises(StoreError, match=f"{cluster.directory}/b is a store, and not a replica of a cluster"):
+        cluster.start("b")
+    cluster.start("a")
 
 
 def test_strong_topics_need_servers_that_sync(cluster: Cluster) -> None:
@@ -276,6 +337,7 @@ def test_a_new_node_loads_a_snapshot(cluster: Cluster) -> None:
     until(lambda: cluster.nodes["b"].position > servers.first)
     cluster.check_equal()
     assert cluster.nodes["b"].opened.grown[topic] > 0
+    assert (leader.loads, cluster.nodes["b"].loads) == (0, 1)
 
 
 def test_a_node_starts_without_the_journal(cluster: Cluster) -> None:
@@ -286,7 +348,7 @@ def test_a_node_starts_without_the_journal(cluster: Cluster) -> None:
         attempts.append(1)
         raise errors[-1] if len(errors) == 1 else errors.pop()
 
-    settings = ReplicaSettings("a", (), LEASE_S)
+    settings = ReplicaSettings("a")
     opened = Opened(lambda **calls: ReplicatedStore(cluster.directory / "a", connect, settings, **calls))
     write = Append(1, RECORD, 1)
     opened.try_(make := MakeTopic("t", "broadcast", "strong", {}))
@@ -339,3 +401,4 @@ def test_a_node_that_was_away_loads_a_snapshot(cluster: Cluster) -> None:
     cluster.check_equal()
     assert follower.records(topic) == leader.records(topic)
     assert follower.opened.grown[topic] == leader.store.topic(topic).last
+    assert follower.loads == 1

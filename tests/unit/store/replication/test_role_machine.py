@@ -56,14 +56,14 @@ class PickyStore(ModelStore):
 class Node:
     """A running node."""
 
-    def __init__(self, servers: MemoryJournal, name: str = "a") -> None:
+    def __init__(self, servers: MemoryJournal, name: str = "a", snapshot_bytes: int = 0) -> None:
         self.servers = servers
         self.store = PickyStore()
         self.journal: NodeJournal = servers.node()
         self.finished: list[Write] = []
         self.roles: list[tuple[Role, str]] = []
         self.machine = RoleMachine(
-            ReplicaSettings(name, (f"tcp://{name}",), LEASE_S, snapshot_bytes=0),
+            ReplicaSettings(name, (f"tcp://{name}",), snapshot_bytes=snapshot_bytes),
             self.journal,
             self.store,
             finished=self.finished.extend,
@@ -89,7 +89,7 @@ def run(test: Callable[[MemoryJournal], Coroutine[Any, Any, None]], chunk_bytes:
     """Runs a test in virtual time, a minute at most."""
 
     async def main() -> None:
-        await asyncio.wait_for(test(MemoryJournal(chunk_bytes)), 60)
+        await asyncio.wait_for(test(MemoryJournal(chunk_bytes, LEASE_S)), 60)
 
     loop = VirtualLoop()
     try:
@@ -207,9 +207,7 @@ def test_a_node_stops_if_the_journal_has_other_entries_than_it_has_applied() -> 
         lagging = Node(servers, "c")
         await lagging.leads()
         await lagging.write("y", "z")
-        behind = RoleMachine(
-            ReplicaSettings("b", (), LEASE_S), servers.node(), follower.store, finished=print, clock=LoopClock()
-        )
+        behind = RoleMachine(ReplicaSettings("b"), servers.node(), follower.store, finished=print, clock=LoopClock())
         await lagging.write("w")
         with pytest.raises(StoreFailed, match="follows another one than"):
             await behind.run()
@@ -332,6 +330,26 @@ def test_writes_that_wait_share_an_entry() -> None:
             node.machine.submit([write])
         await node.wait(writes)
         assert [len(decode(entry.payload).writes) for entry in servers.appended[first:]] == [1, 99]
+
+    run(test)
+
+
+def test_a_new_leader_truncates_the_journal_up_to_the_snapshot_before() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        first = Node(servers, "a", snapshot_bytes=300)
+        await first.leads()
+        while servers.snapshot is None:
+            await first.write("x")
+        first.machine.close()
+        await first.task
+        (position, _), begin = servers.snapshot, servers.first
+        assert begin == 1  # there was no snapshot before
+        second = Node(servers, "b", snapshot_bytes=300)
+        await second.leads()
+        while servers.first == begin:
+            assert servers.last < position + 100
+            await second.write("y")
+        assert servers.first == position + 1 < servers.snapshot[0]
 
     run(test)
 

@@ -1,0 +1,270 @@
+"""A broker as a member of a cluster: its store, its role, and the leader."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from omq.broker.cluster import Cluster, is_name
+from omq.broker.core.stats import ClusterStats
+from omq.broker.errors import NotLeader, TopicError
+from omq.errors import UsageError
+from omq.serving.extras import missing_extra
+from omq.store.interface import Appended, Notify
+from omq.store.replication.codec import Lease
+from omq.store.replication.journal import Journal
+from omq.store.replication.replica import UNSYNCED, ReplicatedStore
+from omq.store.replication.role_machine import ReplicaSettings, Role
+
+log = logging.getLogger("omq.broker")
+
+#: The file in the directory of a broker that has its id in the cluster.
+NODE_FILE: Final = "node"
+_NODE_BYTES: Final = 8
+#: Seconds of the start in which a journal that cannot be used is an error.
+MAX_FIRST_ATTEMPT_S: Final = 10.0
+
+Connect = Callable[[], Awaitable[Journal]]
+
+
+class Member:
+    """A broker as a member of a cluster. Lives in the broker's loop, except for methods that are called elsewhere.
+
+    Args:
+        cluster: The cluster.
+        directory: The directory of the broker.
+        connect: Connects to the journal; `None`: to the NATS servers of the cluster.
+
+    Attributes:
+        cluster: As the argument.
+        node: The id of this broker, once it was prepared.
+        endpoints: The endpoints of this broker for clients, once it was prepared.
+        epoch: The number of times that this broker has become or ceased to be the leader. The thread of the store
+            changes it.
+        role_changed: Called when this broker has become or ceased to be the leader.
+        catalog_changed: Called when topics were created, altered or deleted.
+        loaded: Called when a snapshot has replaced all topics.
+    """
+
+    def __init__(self, cluster: Cluster, directory: Path, connect: Connect | None = None) -> None:
+        self.cluster = cluster
+        self.node = cluster.node or ""
+        self.endpoints: tuple[str, ...] = ()
+        self.epoch = 0
+        self.role_changed: Callable[[], None] = lambda: None
+        self.catalog_changed: Callable[[], None] = lambda: None
+        self.loaded: Callable[[], None] = lambda: None
+        self._directory = directory
+        self._connect = connect or _nats(cluster)
+        self._role = Role.FOLLOWER
+        self._store: ReplicatedStore | None = None
+        self._loop: asyncio.AbstractEventLoop
+
+    def prepare(self, bound: Iterable[str]) -> None:
+        """Prepares the opening of the store.
+
+        Args:
+            bound: The endpoints that are bound.
+
+        Raises:
+            UsageError: Clients cannot use one of them, or the file with the id of this broker is not valid.
+        """
+        self._loop = asyncio.get_running_loop()
+        self.endpoints = self.cluster.endpoints(bound)
+        self.node = self.node or _stored_node(self._directory)
+
+    def open(self, notify: Notify, appended: Appended) -> ReplicatedStore:
+        """Opens the store of this broker; in any thread.
+
+        Raises:
+            StoreError: The store cannot be opened, or the journal needs an operator.
+        """
+        store = ReplicatedStore(
+            self._directory,
+            self._connect,
+            ReplicaSettings(self.node, self.endpoints),
+            notify=notify,
+            appended=appended,
+            role_changed=self._take_role,
+            catalog_changed=lambda: self._call(self.catalog_changed),
+            loaded=lambda: self._call(self.loaded),
+            cluster_id=hashlib.blake2b(f"omq cluster {self.cluster.name}".encode(), digest_size=16).hexdigest(),
+            servers_sync=self.cluster.servers_sync,
+            kind="broker",
+        )
+        try:
+            store.check_journal(MAX_FIRST_ATTEMPT_S)
+        except BaseException:
+            store.close()
+            raise
+        self._store = store
+        return store
+
+    # ------------------------------------------------------------------ the role
+
+    @property
+    def leads(self) -> bool:
+        """Returns whether this broker has the role of the leader. Its lease may be over: see `leads_since`."""
+        return self._store is not None and self._store.leading
+
+    def leads_since(self, epoch: int) -> bool:
+        """Returns whether this broker leads, and has done so without an interruption since an epoch."""
+        return self.epoch == epoch and self._store is not None and self._store.is_leader_now()
+
+    def leader(self) -> list[str]:
+        """Returns the endpoints of the leader; empty if it is not known."""
+        store = self._store
+        if store is None:
+            return []
+        if store.leading:
+            return list(self.endpoints) if store.is_leader_now() else []
+        lease = store.lease
+        if lease is None or self._role is not Role.FOLLOWER or store.trouble:
+            return []
+        return list(lease.endpoints) if self._is_other(lease) else []
+
+    def _is_other(self, lease: Lease) -> bool:
+        """Returns whether another broker has a lease, and has not ended it itself."""
+        return lease.node != self.node and lease.duration_us > 0
+
+    def not_leader(self) -> NotLeader:
+        """Returns the error of a request that only the leader executes."""
+        leader = ", ".join(self.leader())
+        name = self.cluster.name
+        return NotLeader(
+            "this broker is a follower; "
+            + (f"the leader of the cluster {name!r} is {leader}" if leader else f"no leader of {name!r} is known now")
+        )
+
+    def stats(self, *, leads: bool) -> ClusterStats:
+        """Returns the cluster, as in `WELCOME`.
+
+        Args:
+            leads: The core that is asked leads.
+        """
+        members = self._store.members if self._store is not None else {}
+        return {
+            "name": self.cluster.name,
+            "node": self.node,
+            "role": "leader" if leads else "follower",
+            "leader": list(self.endpoints) if leads else self.leader(),
+            "members": [endpoints[0] for endpoints in members.values() if endpoints],
+        }
+
+    def check_strong(self, topic: str) -> None:
+        """Checks that a topic can be strong.
+
+        Raises:
+            TopicError: The servers of the journal do not sync.
+        """
+        if not self.cluster.servers_sync:
+            raise TopicError(UNSYNCED.format(topic))
+
+    @property
+    def position(self) -> int:
+        """The sequence of the last entry of the journal that this broker has applied."""
+        return 0 if self._store is None else self._store.position
+
+    @property
+    def trouble(self) -> str:
+        """The reason for which this broker takes no part in the cluster now; empty if it does."""
+        return "" if self._store is None else self._store.trouble
+
+    def _take_role(self, role: Role, lease: Lease | None) -> None:
+        """Takes a new role or lease; in the thread of the store."""
+        before, self._role = self._role, role
+        changed = Role.LEADER in (role, before) and role is not before
+        if changed:
+            self.epoch += 1
+        self._call(lambda: self._report(role, before, lease))
+        if changed:
+            self._call(lambda: self.role_changed())
+
+    def _call(self, call: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError:
+            pass  # the loop is closed
+
+    def _report(self, role: Role, before: Role, lease: Lease | None) -> None:
+        """Logs a new role or lease."""
+        cluster, node = self.cluster.name, self.node
+        endpoints = list(self.endpoints)
+        if role is Role.LEADER:
+            log.info(
+                "node %s leads the cluster %r",
+                node,
+                cluster,
+                extra={"event": "leader_elected", "cluster": cluster, "node": node, "endpoints": endpoints},
+            )
+        elif before is Role.LEADER:
+            log.warning(
+                "node %s no longer leads the cluster %r",
+                node,
+                cluster,
+                extra={"event": "leader_lost", "cluster": cluster, "node": node, "endpoints": endpoints},
+            )
+        elif role is Role.FOLLOWER and lease is not None and self._is_other(lease):
+            leader = list(lease.endpoints)
+            log.info(
+                "node %s of the cluster %r follows %s at %s",
+                node,
+                cluster,
+                lease.node,
+                ", ".join(leader),
+                extra={"event": "following", "cluster": cluster, "node": lease.node, "endpoints": leader},
+            )
+
+
+def _stored_node(directory: Path) -> str:
+    """Returns the id of a broker that is kept in its directory, and makes one if there is none.
+
+    Raises:
+        UsageError: The file does not have an id.
+    """
+    path = directory / NODE_FILE
+    if not path.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{NODE_FILE}.{os.getpid()}")
+        temporary.write_text(secrets.token_hex(_NODE_BYTES) + "\n", "ascii")
+        os.replace(temporary, path)
+    node = path.read_text("utf-8", "replace").strip()
+    if not is_name(node):
+        raise UsageError(f"node: {path} has {node!r:.80}, which is not a valid id; give another one").about("node")
+    return node
+
+
+def _nats(cluster: Cluster) -> Connect:
+    """Returns the function that connects to the journal of a cluster."""
+    try:
+        from omq.store.replication.nats_connection import NatsOptions
+        from omq.store.replication.nats_journal import NatsJournal
+    except ModuleNotFoundError as missing:
+        raise missing_extra("cluster", missing, "replicated") from None
+    options = NatsOptions(
+        servers=tuple(cluster.servers),
+        user=cluster.user,
+        password=cluster.password,
+        token=cluster.token,
+        credentials=cluster.credentials,
+        tls=cluster.tls,
+        domain=cluster.domain,
+        name=f"omq broker of {cluster.name}",
+    )
+
+    async def connect() -> Journal:
+        return await NatsJournal.connect(
+            options,
+            cluster.name,
+            replicas=cluster.replicas,
+            sync_always=cluster.servers_sync,
+            lease=cluster.lease,
+        )
+
+    return connect
