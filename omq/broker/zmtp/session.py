@@ -72,6 +72,9 @@ _OF_FOLLOWERS: Final = frozenset(
     (p.HELLO, p.BYE, p.PING, p.FLUSH, p.READ, p.OFFSET_AFTER, p.OFFSET_AT, p.TOPICS, *_OF_READERS)
 ) - {p.CONSUME}
 
+#: The answers that each broker of a cluster gives from its own store.
+_READ_ANSWERS: Final = frozenset((p.RANGE, p.OFFSET, p.TOPICS))
+
 #: The parts of a message to a client.
 Parts: TypeAlias = tuple[bytes | memoryview, ...]
 
@@ -320,11 +323,16 @@ class ClientSession:
             self._answer_error(tag, error)
 
     def put(self, parts: Parts) -> None:
-        """Sends an answer, if the connection is open; the error `not-leader` instead if it may be out of date."""
-        if not self.broker.current():
-            self.fail(bytes(parts[1]), self.broker.not_leader())
-        else:
+        """Sends an answer, if the connection is open, or an error instead if the answer may be out of date.
+
+        The error is `not-leader`, or `busy` to a read: this broker answers it once it is a follower.
+        """
+        if self.broker.current():
             self.send(parts)
+        elif parts[0] in _READ_ANSWERS:
+            self.fail(bytes(parts[1]), Busy("this broker leads no longer, and is about to become a follower"))
+        else:
+            self.fail(bytes(parts[1]), self.broker.not_leader())
 
     def send(self, parts: Parts) -> None:
         """Sends a message that is true in any role of the broker, if the connection is open."""
@@ -343,7 +351,7 @@ class ClientSession:
         """Answers a request with an error. A subscription or consumer may have the same tag, and stays."""
         if not self.alive:
             return
-        if not self.broker.current():
+        if not isinstance(error, Busy) and not self.broker.current():
             error = self.broker.not_leader()
         self.broker.count_refusal(error)
         parts: Parts = (

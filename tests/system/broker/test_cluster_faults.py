@@ -101,6 +101,7 @@ def test_a_leader_that_stood_still_answers_nothing_of_the_past(cluster: BrokerCl
             until(lambda: not leader.leads, leader.log)
             with contextlib.suppress(NotLeader):
                 delivery.ack()
+            with contextlib.suppress(NotLeader):
                 former.flush()
             until(lambda: [message.body for message in former.read("t")] == [b"before", b"after"])
             with pytest.raises(NotLeader):

@@ -203,15 +203,16 @@ def test_a_leader_whose_clock_was_stopped_answers_nothing(tmp_path: Path, monkey
             assert store is not None
             # It has still the role, as its thread does not know that time has passed.
             monkeypatch.setattr(store, "is_leader_now", lambda: False)
-            for command, parts in (
-                (p.READ, (b"t", *map(p.u64, (1, 0)), p.u32(1000))),
-                (p.OFFSET_AT, (b"t", p.u64(0))),
-                (p.TOPICS, ()),
-                (p.TOPICS, (b"missing",)),
-                (p.SUBSCRIBE, (b"t", j(replay="earliest"))),
+            for command, parts, code in (
+                (p.READ, (b"t", *map(p.u64, (1, 0)), p.u32(1000)), b"busy"),
+                (p.OFFSET_AT, (b"t", p.u64(0)), b"busy"),
+                (p.TOPICS, (), b"busy"),
+                (p.TOPICS, (b"missing",), b"not-leader"),
+                (p.SUBSCRIBE, (b"t", j(replay="earliest")), b"not-leader"),
+                (p.CREATE, (j(name="t"),), b"not-leader"),
             ):
                 answer = await raw.ask(command, *parts)
-                assert answer[2] == b"not-leader", (command, answer)
+                assert answer[2] == code, (command, answer)
             about = (await raw.hello())["cluster"]
             assert (about["role"], about["leader"]) == ("follower", [])
             assert leader.server.broker.summary()["cluster"] == about
