@@ -23,7 +23,7 @@ from omq.broker import protocol
 from omq.broker.client.client_protocol import ClientProtocol, LeaderElsewhere, PendingRequest, State
 from omq.broker.client.endpoint_pool import NO_ANSWER, EndpointPool
 from omq.broker.client.stream_state import ConsumerState, StreamState
-from omq.broker.errors import BrokerTimeout, PermissionDenied, SyntaxFault
+from omq.broker.errors import BrokerTimeout, NotLeader, PermissionDenied, SyntaxFault
 from omq.errors import (
     ClosedError,
     ContextTerminated,
@@ -426,7 +426,7 @@ class ConnectionBase:
             self.core.return_undelivered()
             bye = self.core.request(protocol.BYE)
             self.send_out()
-        with contextlib.suppress(BrokerTimeout):
+        with contextlib.suppress(BrokerTimeout, NotLeader):  # nothing is lost: `flush` has succeeded
             await self.finish(bye, self.deadline())
 
     def drop(self, one: StreamState | PendingRequest) -> None:
