@@ -167,10 +167,17 @@ class Run:
         self._chance = random.Random(seed)
         self._stop = threading.Event()  # ends the faults, publishers and readers
         self._drained = threading.Event()  # ends the workers
+        self._checked = threading.Event()
         self._errors: list[BaseException] = []
 
     def run(self, seconds: float) -> None:
         """Runs the clients and the faults, and checks the history."""
+        try:
+            self._run(seconds)
+        finally:
+            self._checked.set()
+
+    def _run(self, seconds: float) -> None:
         with self.brokers.client(PATIENT_S) as client:
             client.create(LOG, persistence=self.brokers.persistence)
             client.create(JOBS, delivery="round-robin", persistence=self.brokers.persistence)
@@ -184,15 +191,16 @@ class Run:
         chances = [random.Random(self._chance.random()) for _ in range(len(work) + len(workers))]
         clients = [self._thread(run, chances.pop()) for run in work]
         workers_ = [self._thread(run, chances.pop()) for run in workers]
-        faults = [
-            self._thread(partial(target.run, stop=self._stop, log=self.faults), random.Random(self._chance.random()))
-            for target in self.brokers.targets
-        ]
+        healed = [threading.Event() for _ in self.brokers.targets]
+        for target, event in zip(self.brokers.targets, healed, strict=True):
+            self._thread(partial(self._let_fail, target, event), random.Random(self._chance.random()))
         try:
-            time.sleep(seconds)
+            self._stop.wait(seconds)
         finally:
             self._stop.set()
-            for thread in faults + clients:
+            for event in healed:
+                event.wait()
+            for thread in clients:
                 thread.join()
             with contextlib.suppress(AssertionError):
                 until(self._is_drained, bound=DRAIN_S)
@@ -215,6 +223,13 @@ class Run:
         thread = threading.Thread(target=guarded, daemon=True)
         thread.start()
         return thread
+
+    def _let_fail(self, target: Target, healed: threading.Event, chance: random.Random) -> None:
+        try:
+            target.run(chance, self._stop, self.faults)
+        finally:
+            healed.set()
+        self._checked.wait()  # the system ends the processes that a thread has started with the thread
 
     # ------------------------------------------------------------------ clients
 
@@ -415,7 +430,11 @@ class ClusterOfBrokers:
             Target(nodes.nodes, ("kill", "pause", "wipe"), most=2),
             Target(servers.all, ("kill", "pause", "wipe"), settle=self._settle),
         ]
-        self._endpoints = [node.endpoint for node in nodes.nodes]
+
+    @property
+    def _endpoints(self) -> list[str]:
+        """The endpoints, which each start of a broker changes."""
+        return [node.endpoints["zmtp"] for node in self._nodes.nodes if node.endpoints]
 
     def client(self, timeout: float) -> Client:
         return Client(self._endpoints, timeout=timeout)  # type: ignore[arg-type]
