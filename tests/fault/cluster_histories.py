@@ -23,6 +23,7 @@ import omq
 from omq.broker import Client, Consumer, Delivery
 from tests.support.fork_server import ForkedProcess
 from tests.support.linearizability import Job, Log, Operation, Prefix, check_parts, linearize
+from tests.support.ports import held
 from tests.support.waits import until
 
 LOG: Final = "log"
@@ -425,16 +426,12 @@ class ClusterOfBrokers:
     def __init__(self, nodes: Any, servers: Any) -> None:
         self.persistence = "weak"  # the servers do not sync each message, and no power failure is among the faults
         self._nodes = nodes
+        self._endpoints = [node.endpoint for node in nodes.nodes]
         self._servers = servers
         self.targets = [
             Target(nodes.nodes, ("kill", "pause", "wipe"), most=2),
             Target(servers.all, ("kill", "pause", "wipe"), settle=self._settle),
         ]
-
-    @property
-    def _endpoints(self) -> list[str]:
-        """The endpoints, which each start of a broker changes."""
-        return [node.endpoints["zmtp"] for node in self._nodes.nodes if node.endpoints]
 
     def client(self, timeout: float) -> Client:
         return Client(self._endpoints, timeout=timeout)  # type: ignore[arg-type]
@@ -476,3 +473,23 @@ class ClusterOfBrokers:
                     raise AssertionError(f"the stream {stream} does not become current without {without!r}")
         finally:
             await connection.close()
+
+
+@contextlib.contextmanager
+def cluster_of_brokers(folder: Path) -> Iterator[ClusterOfBrokers]:
+    """Runs a cluster until the end of the block."""
+    from tests.support.broker_cluster import BrokerCluster, Node
+    from tests.support.nats_servers import nats_servers
+
+    (folder / "nats").mkdir()
+    with nats_servers(folder / "nats") as servers, contextlib.ExitStack() as kept:
+        nodes = []
+        for number in range(3):
+            bind = f"tcp://127.0.0.1:{kept.enter_context(held())}"
+            node = Node(f"b{number}", folder / f"b{number}", servers, ("--bind", bind))
+            kept.callback(node.kill)
+            node.start()
+            nodes.append(node)
+        for node in nodes:
+            node.serving()
+        yield ClusterOfBrokers(BrokerCluster(nodes), servers)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.cluster_histories import Brokers, ClusterOfBrokers, Run, plain_broker
+from tests.fault.cluster_histories import Brokers, Run, cluster_of_brokers, plain_broker
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -34,12 +34,9 @@ def plain(tmp_path: Path, port: int, seed: int, seconds: float = SECONDS) -> Run
 
 def cluster(tmp_path: Path, seed: int, seconds: float = SECONDS) -> Run:
     pytest.importorskip("nats")
-    broker_cluster = pytest.importorskip("tests.support.broker_cluster").broker_cluster
-    from tests.support.nats_servers import nats_servers
-
-    (tmp_path / "nats").mkdir()
-    with nats_servers(tmp_path / "nats") as servers, broker_cluster(tmp_path, servers) as nodes:
-        return run(ClusterOfBrokers(nodes, servers), seed, seconds)
+    pytest.importorskip("tests.support.broker_cluster")
+    with cluster_of_brokers(tmp_path) as brokers:
+        return run(brokers, seed, seconds)
 
 
 def test_a_history_of_a_broker(tmp_path: Path, free_port: int) -> None:
