@@ -88,7 +88,8 @@ class Target:
         for member in members:
             if fault == "wipe":
                 self.settle(member)  # its disk is not the only one with a message
-                member.wipe()
+                with contextlib.suppress(FileNotFoundError):  # it was killed before it had a directory
+                    member.wipe()
             member.start()
         if fault == "wipe":
             self.settle(None)
