@@ -34,7 +34,6 @@ PATIENT_S: Final = 60.0
 DRAIN_S: Final = 90.0
 CURRENT_S: Final = 60.0
 MAX_FAULT_S: Final = 1.5
-MAX_PAUSE_S: Final = 1.5
 PUBLISH_INTERVAL_S: Final = 0.05
 
 
@@ -58,17 +57,19 @@ class Target:
         members: The processes.
         faults: What may happen to them: `kill`, `pause`, `wipe`.
         most: The number of processes that may be faulty at a time.
+        calm_s: The longest time between two faults.
         settle: Waits until all processes but the given one are as good as before the last fault.
     """
 
     members: list[Member]
     faults: tuple[str, ...]
     most: int = 1
+    calm_s: float = 1.5
     settle: Callable[[Member | None], None] = lambda without: None
 
     def run(self, chance: random.Random, stop: threading.Event, log: list[str]) -> None:
         """Lets faults happen until the event is set; all processes run afterwards."""
-        while not stop.wait(chance.uniform(0, MAX_PAUSE_S)):
+        while not stop.wait(chance.uniform(0, self.calm_s)):
             members = chance.sample(self.members, chance.randint(1, self.most))
             fault, seconds = chance.choice(self.faults), chance.uniform(0, MAX_FAULT_S)
             log.append(f"{time.monotonic():.3f} {fault} {', '.join(member.name for member in members)} {seconds:.2f} s")
@@ -362,11 +363,12 @@ class PlainBroker:
     Args:
         folder: Where its directory and its log are.
         port: Its port.
+        persistence: The persistence of the topics.
     """
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, persistence: str) -> None:
         self.name = "broker"
-        self.persistence = "strong"
+        self.persistence = persistence
         self.targets = [Target([self], ("kill", "pause"))]
         self._endpoint = f"tcp://127.0.0.1:{port}"
         self._folder = folder
@@ -407,9 +409,9 @@ class PlainBroker:
 
 
 @contextlib.contextmanager
-def plain_broker(folder: Path, port: int) -> Iterator[PlainBroker]:
+def plain_broker(folder: Path, port: int, persistence: str = "strong") -> Iterator[PlainBroker]:
     """Runs a broker without a cluster until the end of the block."""
-    broker = PlainBroker(folder, port)
+    broker = PlainBroker(folder, port, persistence)
     broker.start()
     try:
         yield broker
@@ -431,8 +433,8 @@ class ClusterOfBrokers:
         self._endpoints = [node.endpoint for node in nodes.nodes]
         self._servers = servers
         self.targets = [
-            Target(nodes.nodes, ("kill", "pause", "wipe"), most=2),
-            Target(servers.all, ("kill", "pause", "wipe"), settle=self._settle),
+            Target(nodes.nodes, ("kill", "pause", "wipe"), most=2, calm_s=5.0),
+            Target(servers.all, ("kill", "pause", "wipe"), calm_s=5.0, settle=self._settle),
         ]
 
     def client(self, timeout: float) -> Client:
