@@ -33,7 +33,6 @@ QUICK_S: Final = 2.0  # the timeout of calls during the faults: some of them mus
 PATIENT_S: Final = 60.0
 DRAIN_S: Final = 90.0
 CURRENT_S: Final = 60.0
-MAX_FAULT_S: Final = 1.5
 PUBLISH_INTERVAL_S: Final = 0.05
 
 
@@ -58,6 +57,7 @@ class Target:
         faults: What may happen to them: `kill`, `pause`, `wipe`.
         most: The number of processes that may be faulty at a time.
         calm_s: The longest time between two faults.
+        fault_s: The longest time of a fault.
         settle: Waits until all processes but the given one are as good as before the last fault.
     """
 
@@ -65,13 +65,14 @@ class Target:
     faults: tuple[str, ...]
     most: int = 1
     calm_s: float = 1.5
+    fault_s: float = 1.5
     settle: Callable[[Member | None], None] = lambda without: None
 
     def run(self, chance: random.Random, stop: threading.Event, log: list[str]) -> None:
         """Lets faults happen until the event is set; all processes run afterwards."""
         while not stop.wait(chance.uniform(0, self.calm_s)):
             members = chance.sample(self.members, chance.randint(1, self.most))
-            fault, seconds = chance.choice(self.faults), chance.uniform(0, MAX_FAULT_S)
+            fault, seconds = chance.choice(self.faults), chance.uniform(0, self.fault_s)
             log.append(f"{time.monotonic():.3f} {fault} {', '.join(member.name for member in members)} {seconds:.2f} s")
             self._let(fault, members, lambda seconds=seconds: stop.wait(seconds))  # type: ignore[misc]
 
@@ -433,7 +434,8 @@ class ClusterOfBrokers:
         self._endpoints = [node.endpoint for node in nodes.nodes]
         self._servers = servers
         self.targets = [
-            Target(nodes.nodes, ("kill", "pause", "wipe"), most=2, calm_s=5.0),
+            # A leader that stands still for longer than the lease is replaced.
+            Target(nodes.nodes, ("kill", "pause", "wipe"), most=2, calm_s=5.0, fault_s=4.0),
             Target(servers.all, ("kill", "pause", "wipe"), calm_s=5.0, settle=self._settle),
         ]
 
