@@ -237,10 +237,19 @@ class Run:
 
     # ------------------------------------------------------------------ clients
 
+    def _clients(self) -> Iterator[Client]:
+        """Yields a client, and another one each time, which looks for the leader again."""
+        while not self._stop.is_set():
+            with contextlib.suppress(omq.Timeout), self.brokers.client(QUICK_S) as client:
+                yield client
+
     def _publish(self, name: str, chance: random.Random) -> None:
-        with self.brokers.client(QUICK_S) as client:
-            for body in self._bodies(name, chance):
-                self.topic.call(name, ("append", body), partial(client.publish, LOG, body))
+        bodies = self._bodies(name, chance)
+        for client in self._clients():
+            for body in bodies:
+                id = self.topic.call(name, ("append", body), partial(client.publish, LOG, body))
+                if id is None and chance.random() < 0.5:
+                    break
 
     def _produce(self, name: str, chance: random.Random) -> None:
         with self.brokers.client(QUICK_S) as client:
@@ -254,16 +263,18 @@ class Run:
             yield f"{name}.{number}".encode()
 
     def _read(self, name: str, chance: random.Random) -> None:
-        with self.brokers.client(QUICK_S) as client:
+        for client in self._clients():
             while not self._stop.wait(chance.uniform(0, 0.3)):
-                self.topic.call(name, ("read",), lambda: Prefix.of(_messages(client)))
+                found = self.topic.call(name, ("read",), partial(_prefix, client))
+                if found is None and chance.random() < 0.5:
+                    break
 
     def _read_lagging(self, client: Client, chance: random.Random) -> None:
         # Its broker may not have the topic yet, or answer nothing as it ceases to lead.
         with contextlib.suppress(BrokerError), client:
             while not self._stop.wait(chance.uniform(0, 0.3)):
                 with contextlib.suppress(BrokerError):
-                    self.lagging.append(Prefix.of(_messages(client)))
+                    self.lagging.append(_prefix(client))
 
     def _work(self, name: str, topic: str, group: str | None, history: History, chance: random.Random) -> None:
         while not self._drained.is_set():
@@ -333,6 +344,10 @@ class Run:
 
 def _messages(client: Client) -> list[tuple[int, bytes]]:
     return [(message.id, bytes(message.body)) for message in client.read(LOG)]
+
+
+def _prefix(client: Client) -> Prefix:
+    return Prefix.of(_messages(client))
 
 
 def _confirm(client: Client, delivery: Delivery) -> None:
