@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.cluster_histories import Brokers, ClusterOfBrokers, Run, plain_broker
+from tests.fault.cluster_histories import Brokers, Run, cluster_of_brokers, plain_broker
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -32,20 +32,25 @@ def plain(tmp_path: Path, port: int, seed: int, seconds: float = SECONDS) -> Run
         return run(broker, seed, seconds)
 
 
-def cluster(tmp_path: Path, seed: int, seconds: float = SECONDS) -> Run:
+def cluster(tmp_path: Path, seed: int, seconds: float = 2 * SECONDS) -> Run:
     pytest.importorskip("nats")
-    broker_cluster = pytest.importorskip("tests.support.broker_cluster").broker_cluster
-    from tests.support.nats_servers import nats_servers
-
-    (tmp_path / "nats").mkdir()
-    with nats_servers(tmp_path / "nats") as servers, broker_cluster(tmp_path, servers) as nodes:
-        return run(ClusterOfBrokers(nodes, servers), seed, seconds)
+    pytest.importorskip("tests.support.broker_cluster")
+    with cluster_of_brokers(tmp_path) as brokers:
+        return run(brokers, seed, seconds)
 
 
 def test_a_history_of_a_broker(tmp_path: Path, free_port: int) -> None:
     made = plain(tmp_path, free_port, 0, seconds=5.0)
     assert len(made.messages) > 50
     assert len(made.faults) > 1
+
+
+def test_a_history_that_loses_messages_is_found(tmp_path: Path, free_port: int) -> None:
+    with plain_broker(tmp_path, free_port, "async") as broker:
+        made = Run(broker, 0)
+        with pytest.raises(AssertionError, match=r"lost|none of these can be next"):
+            made.run(5.0)
+        assert any("kill" in fault for fault in made.faults)
 
 
 @pytest.mark.fault
