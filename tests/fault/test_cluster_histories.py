@@ -45,6 +45,7 @@ def test_a_history_of_a_broker(tmp_path: Path, free_port: int) -> None:
     assert len(made.faults) > 1
 
 
+@pytest.mark.slow
 def test_a_history_that_loses_messages_is_found(tmp_path: Path, free_port: int) -> None:
     with plain_broker(tmp_path, free_port, "async") as broker:
         made = Run(broker, 0)

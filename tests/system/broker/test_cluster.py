@@ -68,6 +68,7 @@ def test_another_broker_takes_over_what_was_acknowledged(cluster: BrokerCluster)
             assert [rest.recv(timeout=10).body for _ in range(9)] == [b"%d" % number for number in range(1, 10)]
 
 
+@pytest.mark.slow
 def test_a_reload_changes_the_topics_of_the_leader(cluster: BrokerCluster) -> None:
     leader = cluster.leader()
     follower, other = cluster.followers()
@@ -85,6 +86,7 @@ def test_a_reload_changes_the_topics_of_the_leader(cluster: BrokerCluster) -> No
         until(lambda: sorted(topic.name for topic in client.topics()) == ["of-follower", "of-leader"])
 
 
+@pytest.mark.slow
 def test_a_snapshot_of_a_broker_comes_back(tmp_path: Path, cluster: BrokerCluster) -> None:
     leader = cluster.leader()
     follower, _ = cluster.followers()

@@ -66,6 +66,7 @@ def test_a_publisher_goes_on_at_the_next_leader(cluster: BrokerCluster) -> None:
         assert [subscription.recv(timeout=PATIENT_S).body for _ in bodies] == bodies
 
 
+@pytest.mark.slow
 def test_a_leader_that_stood_still_answers_nothing_of_the_past(cluster: BrokerCluster) -> None:
     leader = cluster.leader()
     with Client(leader.endpoint, role="any", timeout=PATIENT_S) as former:
@@ -109,6 +110,7 @@ def test_a_leader_that_stood_still_answers_nothing_of_the_past(cluster: BrokerCl
             assert list(client.read("t"))[-1].body == b"after"
 
 
+@pytest.mark.slow
 def test_without_a_journal_nodes_serve_reads(cluster: BrokerCluster, servers: NatsServers) -> None:
     leader = cluster.leader()
     with (
@@ -140,6 +142,7 @@ def test_without_a_journal_nodes_serve_reads(cluster: BrokerCluster, servers: Na
         assert "\nomq_broker_leader 1.0\n" in metrics
 
 
+@pytest.mark.slow
 def test_a_node_that_returns_empty_has_everything(cluster: BrokerCluster) -> None:
     with Client([node.endpoint for node in cluster.nodes], timeout=PATIENT_S) as client:
         client.create("t", persistence="weak")
@@ -155,6 +158,7 @@ def test_a_node_that_returns_empty_has_everything(cluster: BrokerCluster) -> Non
             assert [message.body for message in reader.read("t")] == [b"x"] * 1000 + [b"last"]
 
 
+@pytest.mark.slow
 def test_an_orderly_end_hands_over(cluster: BrokerCluster) -> None:
     with Client([node.endpoint for node in cluster.nodes], timeout=PATIENT_S) as client:
         client.create("t", persistence="weak")

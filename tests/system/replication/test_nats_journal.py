@@ -262,6 +262,7 @@ class TestTruncation:
 
         with_journal(servers, "purged", test)
 
+    @pytest.mark.slow
     def test_a_deleted_stream_is_reported(self, servers: NatsServers) -> None:
         async def test(journal: NatsJournal) -> None:
             await journal.append(b"first", 0)

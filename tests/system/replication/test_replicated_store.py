@@ -78,6 +78,7 @@ def test_nodes_have_the_same_state_and_hand_over(servers: NatsServers, tmp_path:
             node.log.close()
 
 
+@pytest.mark.slow
 def test_leaders_in_turn_truncate_the_journal(servers: NatsServers, tmp_path: Path) -> None:
     asyncio.run(create(servers, "turns"))
     nodes = [start(servers, tmp_path, name, cluster="turns", snapshot_bytes=100_000) for name in "ab"]

@@ -387,6 +387,7 @@ def test_a_leader_without_space_leaves_the_lease_to_another_node(
     assert isinstance(stuck.error, InDoubt)
 
 
+@pytest.mark.slow
 def test_a_node_that_was_away_loads_a_snapshot(cluster: Cluster) -> None:
     cluster.start("a", "b", snapshot_bytes=1500, lease=3.0)
     leader = cluster.leader()
