@@ -15,7 +15,7 @@ from rich.table import Table
 
 from child_processes import ChildError
 from cluster_machines import Machine, leader, move_stream, nats_server, three_machines
-from cluster_work import FinishedJobs, Publisher, Subscriber, Worker, number_of
+from cluster_work import FinishedJobs, Publisher, Subscriber, Worker, body_of, number_of
 from copy_query import CopyQuery
 from demo_commands import SETTINGS, reporter, scratch_folder
 from omq.broker import Client
@@ -57,6 +57,7 @@ class Clients:
     Args:
         endpoints: Those of all brokers.
         stack: Leaving it ends them.
+        published: Messages of the feed that are there already.
 
     Attributes:
         feed: The publisher of the feed.
@@ -65,10 +66,10 @@ class Clients:
         finished: What the workers have done.
     """
 
-    def __init__(self, endpoints: list[str], stack: ExitStack) -> None:
+    def __init__(self, endpoints: list[str], stack: ExitStack, published: int) -> None:
         self.finished = FinishedJobs()
         self.subscriber = Subscriber(FEED, endpoints)
-        self.feed = Publisher(FEED, endpoints, rate=FEED_RATE, batch=FEED_BATCH, size=FEED_BYTES)
+        self.feed = Publisher(FEED, endpoints, rate=FEED_RATE, batch=FEED_BATCH, size=FEED_BYTES, published=published)
         self.jobs = Publisher(JOBS, endpoints, rate=JOBS_RATE, batch=JOBS_BATCH, size=JOBS_BYTES)
         workers = [Worker(JOBS, endpoints, self.finished) for _ in range(WORKERS)]
         self._all = (self.subscriber, *workers, self.feed, self.jobs)
@@ -130,12 +131,15 @@ class Demo:
             client.create(FEED, delivery="broadcast", persistence="strong")
             client.create(JOBS, delivery="round-robin", persistence="strong")
             client.create(COPIES, delivery="broadcast", persistence="strong")
+            published = 0
             if self._spark:
-                query = stack.enter_context(CopyQuery(self._folder, endpoints, FEED, COPIES))
-                self._until(query.started, "the Spark query has not started", SPARK_TIMEOUT_S)
-                self._report(f"a Spark query copies {FEED!r} to {COPIES!r}, exactly once")
-                self._query = query
-            self._clients = clients = Clients(endpoints, stack)
+                published = len(
+                    client.publish_many(FEED, [body_of(number, FEED_BYTES) for number in range(FEED_BATCH)])
+                )
+                self._query = stack.enter_context(CopyQuery(self._folder, endpoints, FEED, COPIES))
+                self._report(f"a Spark query begins to copy {FEED!r} to {COPIES!r}, exactly once")
+                self._until(lambda: last(client, COPIES) > 0, self._query, "has not copied anything", SPARK_TIMEOUT_S)
+            self._clients = clients = Clients(endpoints, stack, published)
             begun = time.monotonic()
             self._report(f"a feed, a subscriber, jobs and {WORKERS} workers begin; two disks have what is acknowledged")
             self._until(lambda: time.monotonic() > begun + LOSS_SHARE * self._seconds)
@@ -183,6 +187,8 @@ class Demo:
             self._settle(lambda: last(client, COPIES) >= feed.acknowledged)
             copies = Counter(number_of(message.body) for message in client.read(COPIES))
             rows.append(compared("feed, copied by Spark", feed.acknowledged, copies))
+            if rows[-1].lost and self._query is not None:
+                self._report(str(self._query.error("has not copied everything")))
         with Client(lost.endpoint, role="any", timeout=TIMEOUT_S) as returned:
             self._settle(lambda: last(returned, FEED) >= feed.acknowledged)
             copies = Counter(number_of(message.body) for message in returned.read(FEED))
