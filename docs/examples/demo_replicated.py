@@ -36,7 +36,7 @@ LOSS_SHARE: Final = 0.25  # of the feed, until a machine is lost
 RETURN_DELAY_S: Final = 4.0  # after the cluster goes on, until an empty machine takes its place
 SETTLE_S: Final = 1.5  # in which something that comes twice would come
 TIMEOUT_S: Final = 60.0  # of each step
-SPARK_TIMEOUT_S: Final = 180.0  # for its start on a busy machine
+SPARK_TIMEOUT_S: Final = 240.0  # for its start on a busy machine
 POLL_INTERVAL_S: Final = 0.05
 
 
@@ -138,7 +138,9 @@ class Demo:
                 )
                 self._query = stack.enter_context(CopyQuery(self._folder, endpoints, FEED, COPIES))
                 self._report(f"a Spark query begins to copy {FEED!r} to {COPIES!r}, exactly once")
-                self._until(lambda: last(client, COPIES) > 0, self._query, "has not copied anything", SPARK_TIMEOUT_S)
+                self._until(
+                    lambda: last(client, COPIES) > 0, "has not copied anything", SPARK_TIMEOUT_S, self._query.error
+                )
             self._clients = clients = Clients(endpoints, stack, published)
             begun = time.monotonic()
             self._report(f"a feed, a subscriber, jobs and {WORKERS} workers begin; two disks have what is acknowledged")
@@ -202,12 +204,18 @@ class Demo:
         settled = time.monotonic()
         self._until(lambda: time.monotonic() > settled + SETTLE_S)
 
-    def _until(self, condition: Callable[[], bool], failure: str = "", seconds: float = TIMEOUT_S) -> None:
+    def _until(
+        self,
+        condition: Callable[[], bool],
+        failure: str = "",
+        seconds: float = TIMEOUT_S,
+        error: Callable[[str], ChildError] = ChildError,
+    ) -> None:
         """Waits for a condition, and shows the progress."""
         end = time.monotonic() + seconds if failure else float("inf")
         while not condition():
             if time.monotonic() > end:
-                raise ChildError(f"{failure} within {seconds:.0f} s")
+                raise error(f"{failure} within {seconds:.0f} s")
             self._show()
             time.sleep(POLL_INTERVAL_S)
 
