@@ -51,6 +51,8 @@ from omq.unpatched import threading
 log = logging.getLogger("omq.store")
 
 EXPIRY_INTERVAL_S: Final = 3600.0
+#: The ids that a transient topic has in a term of the cluster.
+TRANSIENT_IDS: Final = 1 << 40
 UNSYNCED: Final = (
     'the topic {!r} cannot have persistence="strong": the servers of the journal do not sync each message. Set '
     '`sync_interval: always` in the section `jetstream` of all of them, or use persistence="weak"'
@@ -215,6 +217,7 @@ class ReplicatedStore:
         self._settings = replace(settings, directory=settings.directory or path)
         self._servers_sync = servers_sync
         self._broken: BaseException | None = None
+        self._others_led = True  # since this node led, so that they have assigned ids of transient topics
         self._closed = False
         self._inbox: deque[Write] = deque()
         self._scheduled = False
@@ -311,7 +314,7 @@ class ReplicatedStore:
         announcing = asyncio.ensure_future(self._members.run(journal))
         try:
             self._machine = RoleMachine(
-                self._settings, journal, self._local, finished=self._return, role_changed=self._role_changed
+                self._settings, journal, self._local, finished=self._return, role_changed=self._take_role
             )
             if self._closed:
                 return
@@ -335,8 +338,19 @@ class ReplicatedStore:
                 await asyncio.wait_for(self._ending.wait(), MAX_RETRY_DELAY_S)
         return None
 
+    def _take_role(self, role: Role, lease: Lease | None) -> None:
+        """Takes a new role or lease. A new leader gives no id of a transient topic that another one has given."""
+        assert self._machine is not None
+        if lease is not None and lease.node != self._settings.node:
+            self._others_led = True
+        if role is Role.LEADER and self._others_led:
+            self._local.store.restart_transient(self._machine.term * TRANSIENT_IDS)
+            self._others_led = False
+        self._role_changed(role, lease)
+
     def _report_loaded(self, store: LmdbReplica) -> None:
         """Reports the state that a snapshot has brought."""
+        self._others_led = True
         self._loaded()
         self._appended({topic.id: topic.last for topic in store.topics()})
 

@@ -287,6 +287,37 @@ def test_each_node_has_its_own_messages_of_a_transient_topic(cluster: Cluster) -
     assert cluster.journal.servers.last - before < 5  # renewals of the lease only
 
 
+def test_a_leader_gives_no_transient_id_of_another_one(cluster: Cluster) -> None:
+    cluster.start("a", "b")
+    leader = cluster.leader()
+    (follower,) = [node for node in cluster.nodes.values() if node is not leader]
+    topic = make_topic(leader, persistence="transient")
+    last = leader.opened.do(Append(topic, RECORD, 3)).first + 2
+    until(lambda: any(one.id == topic for one in follower.store.topics()))
+    for other, former in ((follower, leader), (leader, follower)):
+        former.journal.faults.part()
+        until(other.store.is_leader_now)
+        until(lambda other=other: other.roles[-1] is Role.LEADER)
+        former.journal.faults.heal()
+        assert other.store.topic(topic).first > last
+        assert other.records(topic) == []
+        assert (first := other.opened.do(Append(topic, RECORD, 3)).first) > last
+        last = first + 2
+
+
+def test_a_leader_that_leads_again_keeps_transient_messages(cluster: Cluster) -> None:
+    (leader,) = cluster.start("a")
+    cluster.leader()
+    topic = make_topic(leader, persistence="transient")
+    first = leader.opened.do(Append(topic, RECORD, 1)).first
+    leader.journal.faults.part()
+    until(lambda: leader.roles[-1] is not Role.LEADER)
+    leader.journal.faults.heal()
+    until(lambda: leader.roles[-1] is Role.LEADER)
+    assert len(leader.records(topic)) == 1
+    assert leader.opened.do(Append(topic, RECORD, 1)).first == first + 1
+
+
 def test_a_commit_is_checked_before_it_is_proposed(cluster: Cluster) -> None:
     cluster.start("a", "b")
     leader = cluster.leader()
