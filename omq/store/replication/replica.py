@@ -41,6 +41,7 @@ from omq.store.replication.journal import Journal, JournalUnavailable
 from omq.store.replication.members import Members
 from omq.store.replication.role_machine import (
     MAX_RETRY_DELAY_S,
+    SNAPSHOT_PREFIX,
     Applied,
     ReplicaSettings,
     Role,
@@ -90,8 +91,13 @@ class _LocalReplica:
         self._loaded = loaded
         self._kind = kind
         self._new = directory.with_name(directory.name + ".new")
+        self._old = directory.with_name(directory.name + ".old")
+        # A process that was killed while it made or loaded a snapshot leaves files.
         if self._new.exists() and not directory.exists():
-            self._new.rename(directory)  # the process was killed while it loaded a snapshot
+            self._new.rename(directory)
+        partial = directory.with_name(directory.name + ".new.partial")
+        for left in (self._new, partial, self._old, *directory.parent.glob(f"{SNAPSHOT_PREFIX}*")):
+            shutil.rmtree(left, ignore_errors=True)
         self.store = opened()
         self._next_start: bytes | None = b""
         self._next_expiry = time.monotonic() + EXPIRY_INTERVAL_S
@@ -151,12 +157,11 @@ class _LocalReplica:
         self._loaded(self.store)
 
     def _load(self, snapshot: Path) -> None:
-        if self._new.exists():
-            shutil.rmtree(self._new)
         restore_snapshot(snapshot, self._new, kind=self._kind)
         self.store.close()
-        shutil.rmtree(self._directory)
+        self._directory.rename(self._old)
         self._new.rename(self._directory)
+        shutil.rmtree(self._old, ignore_errors=True)
         self.store = self._opened()
 
 
