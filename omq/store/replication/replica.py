@@ -283,6 +283,11 @@ class ReplicatedStore:
         shortage = self._local.store.shortage
         return shortage or ("the journal is not connected" if self._machine is None else self._machine.trouble)
 
+    @property
+    def stalled(self) -> bool:
+        """Returns whether entries, and the answers to their writes, wait for space on the disk."""
+        return bool(self._local.store.shortage)
+
     def check_journal(self, seconds: float) -> None:
         """Waits for the first attempt to connect to the journal.
 
