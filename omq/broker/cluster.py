@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from omq.errors import UsageError
+from omq import check_endpoint
+from omq.errors import EndpointError, UsageError
+from omq.types import SocketType
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MIN_LEASE_S: Final = 0.3
@@ -60,8 +62,11 @@ class Cluster:
     def __post_init__(self) -> None:
         for key in ("servers", "advertise"):
             value = getattr(self, key)
-            if value is not None:
-                object.__setattr__(self, key, (value,) if isinstance(value, str) else tuple(value))
+            if isinstance(value, str):
+                value = (value,)
+            if value is not None and not isinstance(value, Iterable):
+                raise _invalid(key, value, "must be a text or a list of them")
+            object.__setattr__(self, key, value and tuple(value))
         for key, text in (("name", self.name), ("node", self.node)):
             if not is_name(text) and (text is not None or key == "name"):
                 raise _invalid(key, text, "must have 1 to 64 letters, digits, '-' and '_'")
@@ -70,7 +75,7 @@ class Cluster:
         for url in self.servers:
             _check_server(url)
         for endpoint in self.advertise or ():
-            if not isinstance(endpoint, str) or _names_no_host(endpoint):
+            if not _is_reachable(endpoint):
                 raise _invalid("advertise", endpoint, "must be an endpoint that clients reach, such as tcp://host:5555")
         lease = self.lease
         if isinstance(lease, bool) or not isinstance(lease, int | float) or not MIN_LEASE_S <= lease <= MAX_LEASE_S:
@@ -79,6 +84,8 @@ class Cluster:
             raise _invalid("replicas", self.replicas, "must be 3 or 5, or 1 for trials")
         if not isinstance(self.servers_sync, bool):
             raise _invalid("servers_sync", self.servers_sync, "must be true or false")
+        if self.credentials is not None and not Path(self.credentials).is_file():
+            raise _invalid("credentials", str(self.credentials), "there is no such file")
 
     def endpoints(self, bound: Iterable[str]) -> tuple[str, ...]:
         """Returns the endpoints of this broker for clients.
@@ -114,6 +121,17 @@ def _check_server(url: str) -> None:
     if not valid:
         shown = str(url).rpartition("@")[2]  # not the password
         raise _invalid("servers", shown, "must be nats://HOST:PORT or tls://HOST:PORT")
+
+
+def _is_reachable(endpoint: object) -> bool:
+    """Returns whether a client can connect to an endpoint, by its form."""
+    if not isinstance(endpoint, str) or _names_no_host(endpoint):
+        return False
+    try:
+        check_endpoint(endpoint, socket_type=SocketType.DEALER)
+    except EndpointError:
+        return False
+    return True
 
 
 def _names_no_host(endpoint: str) -> bool:

@@ -8,13 +8,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from omq.executor import in_thread
 from omq.store.errors import OutOfSpace, StagesFull, StoreError, StoreFailed
 from omq.store.interface import Acknowledge, Appended, Notify, Store, Write
 from omq.store.memory import MemoryStore
 from omq.unpatched import queue, threading
+
+#: Seconds between two looks whether the store can answer.
+STALLED_INTERVAL_S: Final = 0.5
 
 #: Seconds without a refusal after which a successful write means that there is space again.
 _RECOVERY_DELAY_S = 10.0
@@ -81,19 +84,31 @@ class AsyncStore:
             await in_thread(store.close)
             raise
 
-    async def close(self) -> None:
-        """Waits for the answers to all submitted writes, and closes the store."""
-        await self.drained()
+    async def close(self, stalled: Callable[[], bool] = lambda: False) -> None:
+        """Waits for the answers to all submitted writes, and closes the store.
+
+        Args:
+            stalled: As in `drained`. The writes that are left fail.
+        """
+        await self.drained(stalled)
         if hasattr(self, "store"):
             await in_thread(self.store.close)
             self._handle_results()  # writes that failed because the store was closed
 
-    async def drained(self) -> None:
-        """Waits until every submitted write is answered."""
-        while self._outstanding:
+    async def drained(self, stalled: Callable[[], bool] = lambda: False) -> None:
+        """Waits until every submitted write is answered.
+
+        Args:
+            stalled: Returns true when the store cannot answer them now; that ends the wait, too.
+        """
+        while self._outstanding and not stalled():
             idle = self._loop.create_future()
             self._idle.append(idle)
-            await idle
+            try:
+                await asyncio.wait([idle], timeout=STALLED_INTERVAL_S)
+            finally:
+                if not idle.done():
+                    self._idle.remove(idle)
 
     # ------------------------------------------------------------------ out
 

@@ -351,6 +351,17 @@ class MemoryTopics:
             waiting, self._waiting = self._waiting, []
             return self._apply(waiting, error)
 
+    def restart(self, last: int) -> None:
+        """Drops all that the topics have, and all stages and commits; continues with ids above `last`."""
+        with self.lock:
+            self._stages.clear()
+            self._commits.clear()
+            for id, old in self.topics.items():
+                highest = max(old.last, last)
+                self.topics[id] = MemoryTopic(
+                    id, old.name, old.delivery, old.persistence, old.settings, highest, old.owner
+                )
+
     def _apply(self, writes: list[Write], refusal: BaseException | None) -> tuple[list[Write], dict[int, int]]:
         before: dict[int, int] = {}
         made: set[int] = set()

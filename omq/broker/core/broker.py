@@ -203,10 +203,14 @@ class Broker:
         self.ended = True
         if not hasattr(self.store, "store"):
             return
-        await self.store.drained()
+        await self.store.drained(self._stalled)
         for topic in tuple(self.topics.values()):
             await topic.close()
-        await self.store.close()
+        await self.store.close(self._stalled)
+
+    def _stalled(self) -> bool:
+        """Returns whether the store answers no writes of entries until there is space on the disk."""
+        return self.member is not None and self.member.stalled
 
     def successor(self, epoch: int | None) -> Broker:
         """Ends this core, and returns one over the same store, for another role of this broker in its cluster.

@@ -176,6 +176,11 @@ class Member:
         """The reason for which this broker takes no part in the cluster now; empty if it does."""
         return "" if self._store is None else self._store.trouble
 
+    @property
+    def stalled(self) -> bool:
+        """Returns whether entries of the journal wait for space on the disk."""
+        return self._store is not None and self._store.stalled
+
     def _take_role(self, role: Role, lease: Lease | None) -> None:
         """Takes a new role or lease; in the thread of the store."""
         before, self._role = self._role, role

@@ -495,6 +495,10 @@ class LmdbReplica(LmdbStore):
     def _apply_to_memory(self, write: Write) -> None:
         self._return_done(*self._memory.apply([write]))
 
+    def restart_transient(self, last: int) -> None:
+        """Drops what transient topics have, and continues with ids above `last`."""
+        self._memory.restart(last)
+
     # Periodic work
 
     def _submit_upkeep(self, writer: Writer, hour: bool) -> None:

@@ -37,6 +37,7 @@ class Members:
         self._payload = json.dumps({"node": node, "endpoints": endpoints}).encode()
         self._heard: dict[str, float] = {}  # the time of the last announcement of each other node
         self._news = asyncio.Event()
+        self._namesake: list[str] = []  # the endpoints of another node with the id of this one
 
     async def run(self, journal: Journal) -> None:
         """Announces this node and takes what others announce, until it is cancelled."""
@@ -70,13 +71,28 @@ class Members:
             node, endpoints = str(given["node"]), [str(endpoint) for endpoint in given["endpoints"]]
         except (ValueError, KeyError, TypeError, RecursionError):
             return
-        if node == self._node or (node not in self._heard and len(self._heard) >= MAX_MEMBERS):
+        if node == self._node:
+            self._check_own(endpoints)
+            return
+        if node not in self._heard and len(self._heard) >= MAX_MEMBERS:
             return
         if node not in self._heard:
             self._news.set()
         self._heard[node] = now
         if self.endpoints.get(node) != endpoints:
             self.endpoints = {**self.endpoints, node: endpoints}
+
+    def _check_own(self, endpoints: list[str]) -> None:
+        """Reports another broker with the id of this one, once for each of its endpoints."""
+        if endpoints != self.endpoints[self._node] and endpoints != self._namesake:
+            self._namesake = endpoints
+            log.error(
+                "another broker of the cluster, at %s, has the id %s of this one: stop one of them, and give it "
+                "another id (a copied directory has the file `node`)",
+                ", ".join(endpoints),
+                self._node,
+                extra={"event": "node_id_in_use", "node": self._node, "endpoints": endpoints},
+            )
 
     def _forget(self, before: float) -> None:
         """Forgets the nodes that have been silent since a time."""

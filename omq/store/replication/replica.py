@@ -41,6 +41,7 @@ from omq.store.replication.journal import Journal, JournalUnavailable
 from omq.store.replication.members import Members
 from omq.store.replication.role_machine import (
     MAX_RETRY_DELAY_S,
+    SNAPSHOT_PREFIX,
     Applied,
     ReplicaSettings,
     Role,
@@ -51,6 +52,8 @@ from omq.unpatched import threading
 log = logging.getLogger("omq.store")
 
 EXPIRY_INTERVAL_S: Final = 3600.0
+#: The ids that a transient topic has in a term of the cluster.
+TRANSIENT_IDS: Final = 1 << 40
 UNSYNCED: Final = (
     'the topic {!r} cannot have persistence="strong": the servers of the journal do not sync each message. Set '
     '`sync_interval: always` in the section `jetstream` of all of them, or use persistence="weak"'
@@ -88,8 +91,13 @@ class _LocalReplica:
         self._loaded = loaded
         self._kind = kind
         self._new = directory.with_name(directory.name + ".new")
+        self._old = directory.with_name(directory.name + ".old")
+        # A process that was killed while it made or loaded a snapshot leaves files.
         if self._new.exists() and not directory.exists():
-            self._new.rename(directory)  # the process was killed while it loaded a snapshot
+            self._new.rename(directory)
+        partial = directory.with_name(directory.name + ".new.partial")
+        for left in (self._new, partial, self._old, *directory.parent.glob(f"{SNAPSHOT_PREFIX}*")):
+            shutil.rmtree(left, ignore_errors=True)
         self.store = opened()
         self._next_start: bytes | None = b""
         self._next_expiry = time.monotonic() + EXPIRY_INTERVAL_S
@@ -149,12 +157,11 @@ class _LocalReplica:
         self._loaded(self.store)
 
     def _load(self, snapshot: Path) -> None:
-        if self._new.exists():
-            shutil.rmtree(self._new)
         restore_snapshot(snapshot, self._new, kind=self._kind)
         self.store.close()
-        shutil.rmtree(self._directory)
+        self._directory.rename(self._old)
         self._new.rename(self._directory)
+        shutil.rmtree(self._old, ignore_errors=True)
         self.store = self._opened()
 
 
@@ -215,6 +222,7 @@ class ReplicatedStore:
         self._settings = replace(settings, directory=settings.directory or path)
         self._servers_sync = servers_sync
         self._broken: BaseException | None = None
+        self._others_led = True  # since this node led, so that they have assigned ids of transient topics
         self._closed = False
         self._inbox: deque[Write] = deque()
         self._scheduled = False
@@ -275,6 +283,11 @@ class ReplicatedStore:
         shortage = self._local.store.shortage
         return shortage or ("the journal is not connected" if self._machine is None else self._machine.trouble)
 
+    @property
+    def stalled(self) -> bool:
+        """Returns whether entries, and the answers to their writes, wait for space on the disk."""
+        return bool(self._local.store.shortage)
+
     def check_journal(self, seconds: float) -> None:
         """Waits for the first attempt to connect to the journal.
 
@@ -311,7 +324,7 @@ class ReplicatedStore:
         announcing = asyncio.ensure_future(self._members.run(journal))
         try:
             self._machine = RoleMachine(
-                self._settings, journal, self._local, finished=self._return, role_changed=self._role_changed
+                self._settings, journal, self._local, finished=self._return, role_changed=self._take_role
             )
             if self._closed:
                 return
@@ -335,8 +348,19 @@ class ReplicatedStore:
                 await asyncio.wait_for(self._ending.wait(), MAX_RETRY_DELAY_S)
         return None
 
+    def _take_role(self, role: Role, lease: Lease | None) -> None:
+        """Takes a new role or lease. A new leader gives no id of a transient topic that another one has given."""
+        assert self._machine is not None
+        if lease is not None and lease.node != self._settings.node:
+            self._others_led = True
+        if role is Role.LEADER and self._others_led:
+            self._local.store.restart_transient(self._machine.term * TRANSIENT_IDS)
+            self._others_led = False
+        self._role_changed(role, lease)
+
     def _report_loaded(self, store: LmdbReplica) -> None:
         """Reports the state that a snapshot has brought."""
+        self._others_led = True
         self._loaded()
         self._appended({topic.id: topic.last for topic in store.topics()})
 

@@ -36,6 +36,7 @@ MAX_UNAPPLIED_BY_LEADER: Final = 2
 MAX_UNAPPLIED_BY_FOLLOWER: Final = 64
 RETRY_DELAY_S: Final = 0.05
 MAX_RETRY_DELAY_S: Final = 1.0
+SNAPSHOT_PREFIX: Final = "snapshot-"  # of the directories in which snapshots are made and received
 
 REPLACED: Final = (
     "its servers have lost entries, or the journal was replaced. If the other nodes agree with the journal, move the "
@@ -447,7 +448,7 @@ class RoleMachine:
     async def _load_snapshot(self, first: int) -> bool:
         """Loads the newest snapshot, as the journal begins at `first`; returns whether that was possible."""
         await self._applied(0)
-        with TemporaryDirectory(dir=self._settings.directory) as directory:
+        with TemporaryDirectory(dir=self._settings.directory, prefix=SNAPSHOT_PREFIX) as directory:
             target = Path(directory) / "snapshot"
             try:
                 position = await self._journal.get_snapshot(target)
@@ -676,7 +677,7 @@ class RoleMachine:
 
     async def _store_snapshot(self) -> None:
         """Makes a snapshot, and truncates the journal up to the one before it."""
-        with TemporaryDirectory(dir=self._settings.directory) as directory:
+        with TemporaryDirectory(dir=self._settings.directory, prefix=SNAPSHOT_PREFIX) as directory:
             target = Path(directory) / "snapshot"
             position = await self._local.snapshot(target)
             if not self.is_leader_now():

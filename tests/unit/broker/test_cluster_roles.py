@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 
 import omq.asyncio
@@ -18,6 +19,7 @@ from omq.broker import protocol as p
 from omq.broker.errors import BrokerError
 from omq.broker.sexp import Client as SexpClient
 from omq.broker.zmtp.session import ClientSession
+from omq.store.replication.replica import ReplicatedStore
 from tests.support.async_waits import until
 from tests.support.cluster_servers import ClusterServer, ClusterServers, cluster_servers
 from tests.support.waits import until as until_blocking
@@ -410,5 +412,26 @@ def test_dead_letters_stay_replicated_or_local(tmp_path: Path) -> None:
             assert answer[2] == b"topic"
             assert b"dead_letter='dead' has persistence='weak'" in answer[3]
             await create(raw, "jobs", **jobs)
+
+    asyncio.run(run())
+
+
+def test_a_broker_without_space_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: Any) -> None:
+        raise lmdb.MapFullError("no space")
+
+    async def run() -> None:
+        async with cluster_servers(tmp_path, count=1) as cluster:
+            leader = await cluster.leader()
+            async with client(leader) as raw:
+                await create(raw, "t")
+                store = leader.server.broker.store.store
+                assert isinstance(store, ReplicatedStore)
+                monkeypatch.setattr(store._local.store._entry_writer, "_try", fail)
+                monkeypatch.setattr(store._local.store._entry_writer.environment, "grow", fail)
+                await raw.send(p.CREATE, j(name="other", persistence="weak"))
+                await until(lambda: store.stalled)
+                async with asyncio.timeout(TIMEOUT_S):
+                    await leader.server.close()
 
     asyncio.run(run())

@@ -40,6 +40,12 @@ VALID: dict[str, Any] = {"name": "test", "servers": "nats://a:4222"}
         ({"advertise": ["tcp://a:5555", "tcp://0.0.0.0:5555"]}, "advertise='tcp://0.0.0.0:5555'"),
         ({"advertise": "tcp://a:*"}, "advertise='tcp://a:*'"),
         ({"advertise": "a"}, "advertise='a'"),
+        ({"advertise": "http://a:5555"}, "advertise='http://a:5555'"),
+        ({"advertise": "tcp://a:99999"}, "advertise='tcp://a:99999'"),
+        ({"advertise": 5}, "advertise=5"),
+        ({"servers": 5}, "servers=5"),
+        ({"servers": None}, "servers: is empty"),
+        ({"credentials": Path("/no/such.creds")}, "credentials='/no/such.creds'"),
         ({"lease": 0.1}, "lease=0.1"),
         ({"lease": float("nan")}, "lease=nan"),
         ({"lease": "3"}, "lease='3'"),
@@ -117,6 +123,7 @@ def test_a_cluster_needs_a_directory() -> None:
 
 def test_a_file_has_all_settings(tmp_path: Path) -> None:
     path = tmp_path / "broker.toml"
+    (tmp_path / "c.creds").touch()
     path.write_text(
         "[cluster]\nname = 'test'\nservers = ['nats://a', 'nats://b']\nnode = 'x'\nadvertise = 'tcp://a:1'\n"
         "servers_sync = true\nlease = 5\nreplicas = 5\nuser = 'u'\npassword = 'p'\ncredentials = 'c.creds'\n"

@@ -128,3 +128,18 @@ def test_the_number_of_nodes_is_bounded() -> None:
         assert node.known == ["a"]
 
     run(test)
+
+
+def test_another_node_with_the_same_id_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(servers: MemoryJournal) -> None:
+        first = Node(servers, "a")
+        namesake = Members("a", ("tcp://other:1",))
+        running = asyncio.ensure_future(namesake.run(servers.node()))
+        await asyncio.sleep(3 * ANNOUNCE_INTERVAL_S)
+        assert first.members.endpoints == {"a": ["tcp://a:1", "ipc://a"]}
+        running.cancel()
+
+    run(test)
+    texts = [record.getMessage() for record in caplog.records]
+    assert len(texts) == 2  # one of each
+    assert any("at tcp://other:1, has the id a of this one" in text for text in texts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -287,6 +288,38 @@ def test_each_node_has_its_own_messages_of_a_transient_topic(cluster: Cluster) -
     assert cluster.journal.servers.last - before < 5  # renewals of the lease only
 
 
+def test_a_leader_gives_no_transient_id_of_another_one(cluster: Cluster) -> None:
+    cluster.start("a", "b")
+    leader = cluster.leader()
+    (follower,) = [node for node in cluster.nodes.values() if node is not leader]
+    topic = make_topic(leader, persistence="transient")
+    last = leader.opened.do(Append(topic, RECORD, 3)).first + 2
+    until(lambda: any(one.id == topic for one in follower.store.topics()))
+    for other, former in ((follower, leader), (leader, follower)):
+        former.journal.faults.part()
+        until(other.store.is_leader_now)
+        until(lambda other=other: other.roles[-1] is Role.LEADER)
+        former.journal.faults.heal()
+        assert other.store.topic(topic).first > last
+        assert other.records(topic) == []
+        first = other.opened.do(Append(topic, RECORD, 3)).first
+        assert first > last
+        last = first + 2
+
+
+def test_a_leader_that_leads_again_keeps_transient_messages(cluster: Cluster) -> None:
+    (leader,) = cluster.start("a")
+    cluster.leader()
+    topic = make_topic(leader, persistence="transient")
+    first = leader.opened.do(Append(topic, RECORD, 1)).first
+    leader.journal.faults.part()
+    until(lambda: leader.roles[-1] is not Role.LEADER)
+    leader.journal.faults.heal()
+    until(lambda: leader.roles[-1] is Role.LEADER)
+    assert len(leader.records(topic)) == 1
+    assert leader.opened.do(Append(topic, RECORD, 1)).first == first + 1
+
+
 def test_a_commit_is_checked_before_it_is_proposed(cluster: Cluster) -> None:
     cluster.start("a", "b")
     leader = cluster.leader()
@@ -403,3 +436,32 @@ def test_a_node_that_was_away_loads_a_snapshot(cluster: Cluster) -> None:
     assert follower.records(topic) == leader.records(topic)
     assert follower.opened.grown[topic] == leader.store.topic(topic).last
     assert follower.loads == 1
+
+
+@pytest.mark.parametrize("stage", ["restored in part", "moved away", "replaced"])
+def test_a_node_that_was_killed_while_it_loaded_a_snapshot_returns(cluster: Cluster, stage: str) -> None:
+    cluster.start("a", snapshot_bytes=1500, lease=3.0)
+    leader = cluster.leader()
+    cluster.start("b", snapshot_bytes=1500, lease=3.0)
+    follower = cluster.nodes["b"]
+    topic = make_topic(leader)
+    cluster.check_equal()
+    cluster.stop(follower)
+    while cluster.journal.servers.first <= follower.position:
+        leader.opened.do(Append(topic, RECORD, 1))
+    # What it leaves: a copy of a snapshot, then a store that becomes its own.
+    directory = cluster.directory / "b"
+    replica, new, old = directory / "replica", directory / "replica.new", directory / "replica.old"
+    (directory / "snapshot-x" / "snapshot" / "strong").mkdir(parents=True)
+    if stage == "restored in part":
+        (directory / "replica.new.partial" / "strong").mkdir(parents=True)
+    if stage == "moved away":
+        shutil.copytree(replica, new)
+        replica.rename(old)
+    if stage == "replaced":
+        shutil.copytree(replica, old)
+    cluster.start("b", snapshot_bytes=1500, lease=3.0)
+    cluster.check_equal()
+    assert cluster.nodes["b"].loads == 1
+    assert cluster.nodes["b"].records(topic) == leader.records(topic)
+    assert sorted(path.name for path in directory.iterdir() if path.is_dir()) == ["replica"]
