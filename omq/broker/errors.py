@@ -136,9 +136,10 @@ class Busy(BrokerError):
 
 
 class NotLeader(BrokerError):
-    """Raised for a request that only the leader of a cluster executes, by another member of it: nothing was stored.
+    """Raised for a request that only the leader of a cluster executes, if this broker does not lead it.
 
-    A `Client` with `role="leader"` finds the leader, and repeats the request there.
+    If it has led before, it may have executed the request. A `Client` with `role="leader"` repeats the request
+    at the leader.
     """
 
     code = "not-leader"
@@ -171,6 +172,7 @@ def error_for(code: str, text: str, first: int = 0, last: int = 0) -> BrokerErro
 _BY_STORE_ERROR: tuple[tuple[type[store_errors.StoreError], type[BrokerError]], ...] = (
     (store_errors.NotLeader, NotLeader),
     (store_errors.InDoubt, NotLeader),
+    (store_errors.StoreClosed, Busy),  # for a moment, in a follower of a cluster that loads a snapshot
     (store_errors.OutOfSpace, StoreFull),
     (store_errors.TopicFull, StoreFull),
     (store_errors.UnknownTopic, TopicError),

@@ -206,15 +206,16 @@ class AsyncServer:
         if not self.broker.leads and self._leading is None:
             self._leading = self._spawn(self._lead())
 
-    def _change_core(self, *, leads: bool = False) -> None:
+    def _change_core(self, epoch: int | None = None) -> None:
+        """Begins another core, which leads in an epoch, or follows."""
         if self.broker.ended:
             return
-        before, self.broker = self.broker, self.broker.successor(leads=leads)
+        before, self.broker = self.broker, self.broker.successor(epoch)
         for server in (self._zmtp, *self._others):
             if hasattr(server, "change_core"):
                 server.change_core(self.broker)
-        if before.leads is not leads:
-            self.on_role(leads)
+        if before.leads is not self.broker.leads:
+            self.on_role(self.broker.leads)
 
     async def _lead(self) -> None:
         """Begins the core of the leader, if this broker leads."""
@@ -223,8 +224,9 @@ class AsyncServer:
             await self.broker.store.drained()
         finally:
             self._leading = None
+        epoch = self._member.epoch  # read first: a later one has another core
         if self._member.leads and not self.broker.leads:
-            self._change_core(leads=True)
+            self._change_core(epoch)
             self._spawn(self._make_topics())
 
     async def _make_topics(self) -> None:

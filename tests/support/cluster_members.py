@@ -1,6 +1,6 @@
 """Members of a cluster, for clients: each is a relay to one plain broker, whose store stands for the replicated one.
 
-A member plays the leader or a follower as the page of the protocol describes it. Roles change when the test says so.
+A member plays the leader or a follower as the page of the protocol describes it. The test changes the roles.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Member:
         hellos: The number of sessions that it was asked for.
         commands: What clients have sent, in order.
         mute: True answers nothing: a process that hangs.
-        refuses: True answers `not-leader` to all but `HELLO`, although it says that it leads.
+        refuses: True answers `not-leader` to all but `HELLO`, although its `WELCOME` has the role of the leader.
         held: Commands that it executes and does not answer.
     """
 
@@ -252,3 +252,49 @@ class Members:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Changes:
+    """Makes one member after the other the leader, with a while without one; leaving its `with` block ends that.
+
+    Args:
+        cluster: The members.
+        enough: The number of changes that a test waits for.
+        interval: Seconds between two changes.
+    """
+
+    def __init__(self, cluster: Members, enough: int = 5, interval: float = 0.15) -> None:
+        self.count = 0
+        self._cluster = cluster
+        self._enough = enough
+        self._interval = interval
+        self._over = threading.Event()
+        self._errors: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, name="changes of leaders", daemon=True)
+
+    @property
+    def enough(self) -> bool:
+        """Returns whether there were enough changes."""
+        return self.count >= self._enough
+
+    def _run(self) -> None:
+        members = self._cluster.members
+        try:
+            while not self._over.wait(self._interval):
+                self.count += 1
+                if self.count % 3 == 0:
+                    members[(self.count - 1) % 3].step_down()
+                    self._over.wait(self._interval / 3)
+                members[self.count % 3].lead()
+        except BaseException as error:
+            self._errors.append(error)
+
+    def __enter__(self) -> Changes:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(THREAD_TIMEOUT_S)
+        assert not self._thread.is_alive()
+        assert not self._errors, self._errors

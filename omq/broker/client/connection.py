@@ -21,7 +21,7 @@ from weakref import WeakSet
 import omq
 from omq.broker import protocol
 from omq.broker.client.client_protocol import ClientProtocol, LeaderElsewhere, PendingRequest, State
-from omq.broker.client.endpoints import NO_ANSWER, Endpoints
+from omq.broker.client.endpoint_pool import NO_ANSWER, EndpointPool
 from omq.broker.client.stream_state import ConsumerState, StreamState
 from omq.broker.errors import BrokerTimeout, PermissionDenied, SyntaxFault
 from omq.errors import (
@@ -189,7 +189,7 @@ class ConnectionBase:
     ) -> None:
         if role not in ("leader", "any"):
             raise ValueError(f'role={role!r:.80}: must be "leader" or "any"')
-        self.endpoints = Endpoints(endpoint)
+        self.endpoints = EndpointPool(endpoint)
         self.timeout = check_timeout(timeout)
         self.core = ClientProtocol(os.urandom(16), role == "leader")
         self.lock = threading.RLock()  # no call takes it twice: a signal handler sees from it that its thread has it
@@ -285,7 +285,7 @@ class ConnectionBase:
         """Ends the session of a lost connection, and chooses the endpoint of the next one. Under the lock.
 
         Args:
-            now: The time of the clock of `Endpoints`.
+            now: The time of the clock of `EndpointPool`.
             refusal: Why the broker does not serve this client; empty if the connection is lost, or was not made.
         """
         core = self.core

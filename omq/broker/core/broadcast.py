@@ -29,7 +29,7 @@ from omq.broker.protocol import check_name
 from omq.broker.start_time import StartTime, describe_time, overrun_since
 from omq.store.async_store import AsyncStore
 from omq.store.clock import wall
-from omq.store.errors import DamagedError, Gone, OutOfSpace, StoreError, UnknownTopic
+from omq.store.errors import DamagedError, Gone, OutOfSpace, StoreClosed, StoreError, UnknownTopic
 from omq.store.interface import (
     Acknowledge,
     DeleteCursor,
@@ -460,6 +460,9 @@ class BroadcastTopic(Topic):
             )
             for one in subscriptions:
                 self._end(one, Damaged(f"topic {self.name!r}: {error}", error.first, error.last))
+        except StoreClosed:
+            for one in subscriptions:
+                self._ready.pop(one, None)  # the broker stops, or a follower loads a snapshot, and begins another core
         except StoreError as error:
             for one in subscriptions:
                 self._end(one, broker_error(error))

@@ -136,17 +136,17 @@ class Broker:
         self._started = time.time()
         self._started_monotonic = time.monotonic()
         self.loop: asyncio.AbstractEventLoop
-        self._begin(leads=member is None)
+        self._begin(None)
 
-    def _begin(self, leads: bool) -> None:
-        """Sets the state that begins with each core."""
+    def _begin(self, epoch: int | None) -> None:
+        """Sets the state that begins with each core; see `successor`."""
         self.topics: dict[str, Topic] = {}
         self.listing_lock = asyncio.Lock()
         self.held = HeldBytes()
-        self.leads = leads
+        self.leads = self.member is None or epoch is not None
+        self._epoch = epoch
         self._following = False  # a call of `_follow_catalog` is scheduled
         self._follow_at = 0.0
-        self._epoch = 0 if self.member is None else self.member.epoch
         self._by_id: dict[int, Topic] = {}
         #: Topics that are being created, altered or deleted.
         self._changing: dict[str, asyncio.Future[None]] = {}
@@ -208,25 +208,26 @@ class Broker:
             await topic.close()
         await self.store.close()
 
-    def successor(self, *, leads: bool) -> Broker:
+    def successor(self, epoch: int | None) -> Broker:
         """Ends this core, and returns one over the same store, for another role of this broker in its cluster.
 
         Subscriptions that are not durable continue in the new core. Other readers end, and so do publications that wait
         for room, with `NotLeader`. Writes that the store has are still answered, and later ones of this core fail.
 
         Args:
-            leads: The new core is that of a leader. All writes of this one must have been answered.
+            epoch: The epoch of the member in which it leads; `None`: it follows. All writes of earlier cores must have
+                been answered before it leads.
         """
         heir = copy.copy(self)
         self.ended = True
-        heir._begin(leads)
+        heir._begin(epoch)
         heir._load()
         self.store.grown = heir._grown
         error = self.not_leader()
         for topic in self.topics.values():
             other = heir.topics.get(topic.name)
             same = other is not None and other.id == topic.id
-            if same and isinstance(other, BroadcastTopic) and (leads or topic.persistence != "transient"):
+            if same and isinstance(other, BroadcastTopic) and (heir.leads or topic.persistence != "transient"):
                 assert isinstance(topic, BroadcastTopic)
                 other.adopt_subscriptions(topic)
             _retire(topic, error if same else topic.gone())
@@ -236,7 +237,7 @@ class Broker:
 
     def current(self) -> bool:
         """Returns whether answers from the state of this core are valid: not if it has led, and its lease is over."""
-        return not self.leads or self.member is None or self.member.leads_since(self._epoch)
+        return self.member is None or self._epoch is None or self.member.leads_since(self._epoch)
 
     def cluster_stats(self) -> ClusterStats | None:
         """Returns the cluster, as in `WELCOME`; `None` without one."""
@@ -361,7 +362,7 @@ class Broker:
             return topic
         if persistence == "strong" and self.member is not None:
             self.member.check_strong(name)
-        self._check_cycle(name, target)
+        self._check_target(name, persistence, target)
         if client is not None:
             owner = ANY_CLIENT if client.user is None else client.user
             self.user_limits.of(owner).check_topics()
@@ -440,7 +441,7 @@ class Broker:
             retargets = target != self.target_of(name)
             if retargets and target is not None:
                 check_target(target)
-                self._check_cycle(name, target)
+                self._check_target(name, topic.persistence, target)
             change = self._changing[name] = self.loop.create_future()
             self._retargeting = change if retargets else None
             try:
@@ -543,8 +544,20 @@ class Broker:
         topic = self.topics.get(name)
         return self._pending_targets.get(name) if topic is None else topic.dead_letter
 
-    def _check_cycle(self, name: str, target: str | None) -> None:
-        """Raises `TopicError` if the dead letters of a topic with this dead-letter topic would return to it."""
+    def _check_target(self, name: str, persistence: str, target: str | None) -> None:
+        """Checks the dead-letter topic of a topic.
+
+        Raises:
+            TopicError: Its dead letters would return to it, or be moved between a replicated topic and another one.
+        """
+        found = None if target is None else self.topics.get(target)
+        if self.member is not None and found is not None:
+            replicated = [kind != "transient" for kind in (persistence, found.persistence)]
+            if replicated[0] is not replicated[1]:
+                raise TopicError(
+                    f"topic {name!r}: dead_letter={target!r} has persistence={found.persistence!r}: in a cluster the "
+                    "dead letters of a transient topic need a transient topic, and those of others one that is not"
+                )
         cycle = dead_letter_cycle(name, lambda one: target if one == name else self.target_of(one))
         if cycle is not None:
             raise TopicError(f"topic {name!r}: {describe_cycle(cycle)}")

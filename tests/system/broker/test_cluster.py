@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from omq.broker import Client, NotLeader
+from omq.cli.broker import broker as command
 from tests.support.broker_cluster import BrokerCluster, broker_cluster
 from tests.support.nats_servers import nats_servers
 from tests.support.waits import until
@@ -63,3 +66,43 @@ def test_another_broker_takes_over_what_was_acknowledged(cluster: BrokerCluster)
             assert [message.body for message in publisher.read("t")][-2:] == [b"live", b"after"]
             rest = publisher.consume("jobs")
             assert [rest.recv(timeout=10).body for _ in range(9)] == [b"%d" % number for number in range(1, 10)]
+
+
+def test_a_reload_changes_the_topics_of_the_leader(cluster: BrokerCluster) -> None:
+    leader = cluster.leader()
+    follower, other = cluster.followers()
+    for node, name in ((follower, "of-follower"), (leader, "of-leader")):
+        config = node.folder / "broker.toml"
+        config.write_text(f'{config.read_text()}[[topic]]\nname = "{name}"\npersistence = "weak"\n')
+        assert node.command is not None
+        node.command.process.send_signal(signal.SIGHUP)
+        until(lambda node=node: "topics are read again" in node.log, node.log)  # type: ignore[misc]
+    with Client(other.endpoint, role="any") as client:
+        until(lambda: [topic.name for topic in client.topics()] == ["of-leader"])
+        other.end()
+        leader.end()
+    with Client(follower.endpoint) as client:
+        until(lambda: sorted(topic.name for topic in client.topics()) == ["of-follower", "of-leader"])
+
+
+def test_a_snapshot_of_a_broker_comes_back(tmp_path: Path, cluster: BrokerCluster) -> None:
+    leader = cluster.leader()
+    follower, _ = cluster.followers()
+    with Client(leader.endpoint) as client:
+        client.create("t", persistence="weak")
+        client.publish_many("t", [b"x"] * 10)
+        with Client(follower.endpoint, role="any") as reader:
+            until(lambda: [topic.last for topic in reader.topics()] == [10])
+        run = CliRunner().invoke(command, ["snapshot", str(follower.data / "replica"), str(tmp_path / "copy")])
+        assert run.exit_code == 0, run.output
+        follower.kill()
+        follower.wipe()
+        follower.data.mkdir()
+        client.publish("t", b"y")
+        run = CliRunner().invoke(command, ["restore", str(tmp_path / "copy"), str(follower.data / "replica")])
+        assert run.exit_code == 0, run.output
+        follower.start()
+        follower.serving()
+        with Client(follower.endpoint, role="any") as reader:
+            until(lambda: [topic.last for topic in reader.topics()] == [11])
+            assert [message.body for message in reader.read("t")] == [b"x"] * 10 + [b"y"]

@@ -16,16 +16,14 @@ import omq
 import omq.asyncio.broker
 import omq.broker
 from omq.broker import BrokerTimeout, NotLeader, Server, protocol
-from omq.broker.client import endpoints as endpoints_module
+from omq.broker.client import endpoint_pool
 from omq.errors import ClosedError
 from tests.support.chaos_proxy import Proxy
-from tests.support.cluster_members import Members
+from tests.support.cluster_members import Changes, Members
 from tests.support.waits import until
 from tests.system.broker.client_twins import TWINS, twins
 
 TIMEOUT_S = 20.0
-INTERVAL_S = 0.15  # between two leaders
-CHANGES = 5
 pytestmark = pytest.mark.timeout(120)
 
 
@@ -69,8 +67,8 @@ def queue(url: str, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def short_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints_module, "_MIN_ATTEMPT_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(endpoints_module, "_MIN_LIFETIME_S", 0.05)
+    monkeypatch.setattr(endpoint_pool, "_MIN_ATTEMPT_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(endpoint_pool, "_MIN_LIFETIME_S", 0.05)
 
 
 @contextlib.contextmanager
@@ -100,38 +98,6 @@ def meanwhile(action: Callable[[], None]) -> Iterator[threading.Thread]:
     thread.join(TIMEOUT_S)
     assert not thread.is_alive()
     assert not errors, errors
-
-
-class Changes:
-    """Makes one member after the other the leader, with a while without one; leaving its `with` block ends that."""
-
-    def __init__(self, cluster: Members) -> None:
-        self.count = 0
-        self._cluster = cluster
-        self._over = threading.Event()
-        self._thread = meanwhile(self._run)
-
-    @property
-    def enough(self) -> bool:
-        """Returns whether there were enough changes for a test."""
-        return self.count >= CHANGES
-
-    def _run(self) -> None:
-        members = self._cluster.members
-        while not self._over.wait(INTERVAL_S):
-            self.count += 1
-            if self.count % 3 == 0:
-                members[(self.count - 1) % 3].step_down()
-                self._over.wait(INTERVAL_S / 3)
-            members[self.count % 3].lead()
-
-    def __enter__(self) -> Changes:
-        self._thread.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._over.set()
-        self._thread.__exit__(*error)
 
 
 def bodies(url: str, topic: str) -> list[bytes]:

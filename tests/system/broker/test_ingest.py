@@ -19,6 +19,7 @@ import omq
 from omq.broker import Client, Message
 from omq.cli.ingest import ingest as ingest_command
 from tests.support.chaos_proxy import UP, Proxy
+from tests.support.cluster_members import Changes, Members
 from tests.support.waits import until
 from tests.system.broker.server_process import Command, broker, get
 
@@ -95,6 +96,20 @@ def numbered(count: int, start: int = 0) -> list[bytes]:
 
 
 # ---------------------------------------------------------------------- what it takes
+
+
+def test_messages_are_published_once_while_the_leader_of_a_cluster_changes(tmp_path: Path, zmtp: str) -> None:
+    count = 0
+    with Members(zmtp) as cluster, Changes(cluster) as changes:
+        arguments = ("--socket", "pull", "--bind", ANY, "--topic", "t", "--broker", ",".join(cluster.endpoints))
+        with started(tmp_path / "i", *arguments) as command, omq.PUSH(connect=command.serving()["pull"]) as push:
+            until_change = changes.count + 5
+            while changes.count < until_change:
+                push.send_many(numbered(100, count))
+                count += 100
+            push.flush()
+            assert command.end() == 0, command.log
+    assert [message.body for message in read(zmtp, count)] == numbered(count)
 
 
 def test_messages_of_push_are_published_in_order(tmp_path: Path, zmtp: str) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from omq.broker import Client, Server
+from tests.support.cluster_members import Changes, Members
 from tests.support.ports import held
-from tests.system.spark.topic_io import bodies, messages, sink, stream, written
+from tests.system.spark.topic_io import bodies, messages, read, sink, stream, written
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(120)]
 
@@ -266,6 +267,28 @@ def test_a_broker_that_is_back_in_a_moment_fails_no_write_and_doubles_no_row(spa
             written(frame_of(spark, count), url, topic="out")
             written(frame_of(spark, count), url, topic="out", **LEAST)
             assert client.topics("out")[0].last == 3 * count
+
+
+def test_changes_of_the_leader_of_a_cluster_fail_no_query_and_double_no_row(spark: Any, tmp_path: Path) -> None:
+    count = 40_000
+    with (
+        Server(tmp_path / "broker", bind="tcp://127.0.0.1:*") as server,
+        Members(server.endpoints["zmtp"]) as cluster,
+        Client(server.endpoints["zmtp"]) as client,
+    ):
+        client.create("in")
+        client.create("out")
+        client.publish_many("in", (b"%d" % n for n in range(count)))
+        url = ", ".join(cluster.endpoints)
+        with Changes(cluster, interval=0.5) as changes:
+            frame = stream(spark, url, topic="in", startingOffsets="earliest", maxRowsPerTrigger=count // 8)
+            done(sink(frame.select("value"), url, tmp_path / "checkpoint", topic="out"))
+            assert [int(one) for one in bodies(client, "out")] == list(range(count))
+            written(frame_of(spark, count), url, topic="out")
+            written(frame_of(spark, count), cluster.members[1].endpoint, topic="out", **LEAST)
+            assert read(spark, url, topic="out").count() == 3 * count
+            assert changes.count > 1
+        assert client.topics("out")[0].last == 3 * count
 
 
 def frame_of(spark: Any, count: int) -> Any:

@@ -398,3 +398,16 @@ def test_s_expressions_know_the_roles(tmp_path: Path) -> None:
             await asyncio.to_thread(talk)
 
     asyncio.run(run())
+
+
+def test_dead_letters_stay_replicated_or_local(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with leader_and_follower(tmp_path) as (_, leader, _), client(leader) as raw:
+            await create(raw, "dead")
+            jobs = {"delivery": "round-robin", "settings": {"max_deliveries": 1, "dead_letter": "dead"}}
+            answer = await raw.ask(p.CREATE, j(name="local", persistence="transient", **jobs))
+            assert answer[2] == b"topic"
+            assert b"dead_letter='dead' has persistence='weak'" in answer[3]
+            await create(raw, "jobs", **jobs)
+
+    asyncio.run(run())

@@ -79,6 +79,7 @@ def test_all_arguments(run_command: Callable[..., Spy], tmp_path: Path) -> None:
         "max_connections": None,
         "heartbeat_interval": 5.0,
         "heartbeat_timeout": 10.0,
+        "cluster": None,
     }
 
 

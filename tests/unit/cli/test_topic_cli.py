@@ -108,6 +108,21 @@ def test_an_endpoint_is_needed_and_checked() -> None:
         assert "nonsense" in error_of(result)
 
 
+def test_a_cluster_has_several_endpoints(free_place: str) -> None:
+    for result in (
+        run("topic", "ls", "--timeout", "0.2", broker=f"{free_place}, {BROKER},"),
+        run("topic", "ls", "--timeout", "0.2", broker=None, env={"OMQ_BROKER": f"{free_place},{BROKER}"}),
+    ):
+        assert result.exit_code == 1
+        assert error_of(result) == result.output.rstrip("\n")
+        text = rf"Error: not connected to a broker in time: (?=.*{free_place}: )(?=.*{BROKER}: )"
+        assert re.match(text, result.output), result.output
+    for wrong in (f"{free_place},nonsense", ",", ""):
+        result = run("topic", "ls", broker=wrong)
+        assert result.exit_code == 2
+        assert "--broker" in error_of(result)
+
+
 def test_files_of_the_security_are_checked(tmp_path: Path) -> None:
     user = tmp_path / "user"
     user.write_text("a:b\nc:d\n")

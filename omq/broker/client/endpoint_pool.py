@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 from omq import check_endpoint
@@ -16,10 +17,11 @@ _MIN_LIFETIME_S: Final = 1.0  # of a connection after whose loss the next attemp
 #: The seconds that an endpoint has to answer if there are others: in the first round, and at most.
 _MIN_ATTEMPT_TIMEOUT_S: Final = 2.0
 _MAX_ATTEMPT_TIMEOUT_S: Final = 16.0
-_MAX_FAILURES: Final = 20  # endpoints in the text of an error
+_MAX_ENDPOINTS: Final = 32  # that a broker may name, and that the text of an error has
+_TLS: Final = "wss:"
 
 
-class Endpoints(RetryBackoff):
+class EndpointPool(RetryBackoff):
     """The endpoints that a client knows, the one that it uses, and the time of the next attempt.
 
     In a round each endpoint is tried once, that of the leader first, one directly after the other. Between two rounds
@@ -38,7 +40,8 @@ class Endpoints(RetryBackoff):
 
     def __init__(self, given: str | Iterable[str]) -> None:
         super().__init__()
-        self._given = (given,) if isinstance(given, str) else tuple(given)
+        one = isinstance(given, str | bytes) or not isinstance(given, Iterable)
+        self._given: tuple[str, ...] = (given,) if one else tuple(given)  # type: ignore[assignment]
         if not self._given:
             raise ValueError(f"endpoint={given!r:.80}: must be at least one endpoint")
         for endpoint in self._given:
@@ -74,14 +77,14 @@ class Endpoints(RetryBackoff):
             self._tried.clear()
             self._failures.clear()
         if cluster is not None:
-            self._members = _valid(cluster.members)
+            self._members = self._usable(cluster.members)
             if refused:
-                self._leader = _valid(cluster.leader)
+                self._leader = self._usable(cluster.leader)
         self._tried.add(self.current)
         if refused or self.has_others:
             self._failures.pop(self.current, None)
             self._failures[self.current] = failure
-            for endpoint in list(self._failures)[:-_MAX_FAILURES]:
+            for endpoint in list(self._failures)[:-_MAX_ENDPOINTS]:
                 del self._failures[endpoint]
         following = self._following()
         if following is None:
@@ -109,7 +112,7 @@ class Endpoints(RetryBackoff):
         return min(_MIN_ATTEMPT_TIMEOUT_S * 2.0 ** min(self._rounds, 8), _MAX_ATTEMPT_TIMEOUT_S)
 
     def failures(self, failure: str) -> str:
-        """Returns the tried endpoints with their failures, as a text; empty without any to tell apart.
+        """Returns the tried endpoints with their failures, as a text; empty for a broker without a cluster.
 
         Args:
             failure: The failure of the present attempt; empty without one.
@@ -135,14 +138,16 @@ class Endpoints(RetryBackoff):
                 return endpoint
         return None
 
+    def _usable(self, named: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the endpoints to which this client can connect, of those that a broker has named.
 
-def _valid(endpoints: Iterable[str]) -> tuple[str, ...]:
-    """Returns the endpoints to which a client can connect, of those that a broker has named."""
-    found = []
-    for endpoint in endpoints:
-        try:
-            check_endpoint(endpoint, socket_type=SocketType.DEALER)
-        except EndpointError:
-            continue
-        found.append(endpoint)
-    return tuple(found)
+        If all given endpoints have TLS, others are not usable: a password would be sent in clear.
+        """
+        has_tls = all(endpoint.startswith(_TLS) for endpoint in self._given)
+        found = []
+        for endpoint in named[:_MAX_ENDPOINTS]:
+            with suppress(EndpointError):
+                check_endpoint(endpoint, socket_type=SocketType.DEALER)
+                if endpoint.startswith(_TLS) or not has_tls:
+                    found.append(endpoint)
+        return tuple(found)

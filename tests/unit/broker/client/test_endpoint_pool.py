@@ -7,7 +7,7 @@ import random
 import pytest
 
 from omq.broker.client.client_protocol import ClusterInfo
-from omq.broker.client.endpoints import NO_ANSWER, Endpoints
+from omq.broker.client.endpoint_pool import NO_ANSWER, EndpointPool
 from omq.errors import EndpointError
 
 A, B, C, D = (f"tcp://127.0.0.1:{port}" for port in range(1, 5))
@@ -26,7 +26,7 @@ class Search:
     """
 
     def __init__(self, *given: str) -> None:
-        self.endpoints = Endpoints(given)
+        self.endpoints = EndpointPool(given)
         self.now = 0.0
         self.delays: list[float] = []
 
@@ -154,6 +154,13 @@ def test_endpoints_that_no_client_can_use_are_skipped():
     assert search.refused(ClusterInfo("orders", "follower", odd, (*odd, B))) == B
 
 
+def test_tls_is_not_given_up():
+    search = Search("wss://127.0.0.1:1", "wss://127.0.0.1:2")
+    about = ClusterInfo("orders", "follower", (A, "wss://127.0.0.1:3"), (A, B, "wss://127.0.0.1:4"))
+    assert search.refused(about) == "wss://127.0.0.1:3"
+    assert [search.failed() for _ in range(3)] == ["wss://127.0.0.1:2", "wss://127.0.0.1:4", "wss://127.0.0.1:1"]
+
+
 def test_an_attempt_has_more_time_in_each_round():
     search = Search(A, B)
     times = []
@@ -178,10 +185,10 @@ def test_failures_are_bounded():
     search = Search(A)
     for port in range(1000, 1100):
         search.refused(cluster(f"tcp://127.0.0.1:{port}"))
-    assert search.endpoints.failures("x").count("follower") <= 20
+    assert search.endpoints.failures("x").count("follower") <= 32
 
 
 @pytest.mark.parametrize(("given", "kind"), [((), ValueError), ((A, "nonsense"), EndpointError), ("", EndpointError)])
 def test_wrong_endpoints(given, kind):
     with pytest.raises(kind):
-        Endpoints(given)
+        EndpointPool(given)
