@@ -312,6 +312,9 @@ def pzq(
             switch_user(user)
         ready = ReadyFile(ready_file)
         if replicated is not None:
-            ready.set(LOG, leader=False)
+            served = {"receive": receive_dsn, "send": send_dsn}
+            if dead_letter_dsn is not None:
+                served["dead_letter"] = dead_letter_dsn
+            ready.set(LOG, leader=False, **served)
             device.on_role = lambda leads: ready.set(LOG, leader=leads)
         run_server(device, LOG, ready_file=ready, on_start=report_ready)

@@ -49,11 +49,19 @@ def device_options(endpoint: str | Iterable[str]) -> dict[str, Any]:
     """Returns the options of a client's socket for the endpoint of a device, or those of the devices of a cluster.
 
     Of these, only the leader accepts connections. One that hangs is left once it does not answer heartbeats.
+
+    Raises:
+        UsageError: There is no endpoint.
     """
-    if isinstance(endpoint, str):
-        return {"connect": [endpoint], "linger": 1.0}
-    hung = {"heartbeat_interval": HEARTBEAT_INTERVAL_S, "heartbeat_timeout": HEARTBEAT_TIMEOUT_S}
-    return {"connect": list(endpoint), "linger": 1.0, "immediate": True, **hung}
+    several = isinstance(endpoint, Iterable) and not isinstance(endpoint, str | bytes)
+    endpoints = list(endpoint) if several else [endpoint]
+    if not endpoints:
+        raise UsageError("endpoint: is empty; expected at least one endpoint").about("endpoint")
+    options = {"connect": endpoints, "linger": 1.0}
+    if len(endpoints) > 1:
+        options |= {"immediate": True}
+        options |= {"heartbeat_interval": HEARTBEAT_INTERVAL_S, "heartbeat_timeout": HEARTBEAT_TIMEOUT_S}
+    return options
 
 
 def parts_of(body: Body) -> list[bytes]:

@@ -79,7 +79,7 @@ class AsyncDevice:
 
     Attributes:
         endpoints: The bound endpoints after the start: `receive`, `send`, and those of `monitor`, `broadcast`,
-            `dead_letter` and `http` that are configured. With `cluster`, also those that only the leader binds.
+            `dead_letter` and `http` that are configured. With `cluster`, those of clients are there while it leads.
         on_role: Called with true or false when this device has begun, or ended, to serve as the leader of its cluster.
 
     Raises:
@@ -200,8 +200,6 @@ class AsyncDevice:
             for why in store.refused.values():
                 raise DamagedError(f"{self._database}: {why}")
             if member is not None:
-                bound = {"receive": self._receive, "send": self._send, "dead_letter": self._dead_letter}
-                self.endpoints |= {name: endpoint for name, endpoint in bound.items() if endpoint is not None}
                 await self._serve_stats()
                 member.role_changed = self._role_changed.set
                 self._role_changed.set()
@@ -325,6 +323,8 @@ class AsyncDevice:
                 epoch = None
                 self.on_role(False)
                 await self._end_serving(self._store.drained)
+                for name in ("receive", "send", "dead_letter"):
+                    self.endpoints.pop(name, None)
             if epoch is None and member.leads:
                 epoch = member.epoch
                 try:
@@ -333,6 +333,7 @@ class AsyncDevice:
                     for queue in (*self._queues, *self._dead_letters):
                         queue.may_deliver = partial(member.leads_since, epoch)
                     await self._serve()
+                    log.info("serves producers at %s and consumers at %s", self._receive, self._send)
                     self.on_role(True)
                 except Exception as error:
                     await self._end_serving(self._store.drained)
@@ -437,7 +438,7 @@ class AsyncDevice:
             "full": self._store.full,
             "leader": producer_server is not None,
             "failed": None if store.broken is None else str(store.broken),
-            "findings": list(store.findings),
+            "findings": [*store.findings, *filter(None, [self._member and self._member.trouble])],
         }
 
 

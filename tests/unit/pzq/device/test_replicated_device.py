@@ -14,6 +14,7 @@ from omq.asyncio.pzq import Consumer, Device, Producer, ProduceTimeout
 from omq.errors import UsageError
 from omq.serving import cluster_member
 from omq.serving.cluster import Cluster
+from omq.store.errors import StoreError
 from tests.support.async_waits import until
 from tests.support.memory_journal import JournalThread, RemoteJournal
 from tests.support.ports import held
@@ -206,6 +207,41 @@ def test_without_a_leader_nothing_is_acknowledged(tmp_path: Path) -> None:
             for node in cluster.nodes:
                 node.journal.faults.heal()
             await producer.send(b"kept", timeout=30)
+
+    asyncio.run(run())
+
+
+def test_a_directory_belongs_to_a_device_with_or_without_a_cluster(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Device(tmp_path / "d0"):
+            pass
+        with pytest.raises(StoreError, match="cluster"):
+            async with devices(tmp_path, count=1):
+                pass
+        async with devices(tmp_path / "others", count=1):
+            pass
+        with pytest.raises(StoreError, match="cluster"):
+            await Device(tmp_path / "others" / "d0").start()
+
+    asyncio.run(run())
+
+
+def test_a_leader_whose_port_is_in_use_tries_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        async with devices(tmp_path, count=1) as cluster:
+            (node,) = cluster.nodes
+            await cluster.leader()
+            node.journal.faults.part()
+            await until(lambda: not node.leads)
+            occupied = await asyncio.start_server(lambda *_: None, "127.0.0.1", int(node.send.rpartition(":")[2]))
+            node.journal.faults.heal()
+            await until(lambda: "cannot serve as the leader" in caplog.text)
+            assert not node.leads
+            assert not await is_open(node.receive)
+            occupied.close()
+            await occupied.wait_closed()
+            await cluster.leader()
+            assert await is_open(node.receive)
 
     asyncio.run(run())
 
