@@ -27,15 +27,18 @@ class Node:
         folder: Where its directory, its configuration and its log are.
         servers: The servers of the journal.
         options: More options of the command.
+        lease: Its lease in seconds.
     """
 
-    def __init__(self, name: str, folder: Path, servers: NatsServers, options: tuple[str, ...]) -> None:
+    def __init__(
+        self, name: str, folder: Path, servers: NatsServers, options: tuple[str, ...], lease: float = LEASE_S
+    ) -> None:
         self.name = name
         self.folder = folder
         self.data = folder / "data"
         folder.mkdir()
         config = folder / "broker.toml"
-        config.write_text(f"[cluster]\nlease = {LEASE_S}\n")
+        config.write_text(f"[cluster]\nlease = {lease}\n")
         self._arguments = (
             *(self.data, "--config", config, "--replicated", ",".join(servers.urls), "--cluster", "test"),
             *("--node", name, *options),
@@ -134,7 +137,9 @@ class BrokerCluster:
 
 
 @contextmanager
-def broker_cluster(folder: Path, servers: NatsServers, *options: str, count: int = 3) -> Iterator[BrokerCluster]:
+def broker_cluster(
+    folder: Path, servers: NatsServers, *options: str, count: int = 3, lease: float = LEASE_S
+) -> Iterator[BrokerCluster]:
     """Runs a cluster of brokers until the end of the block.
 
     Args:
@@ -142,8 +147,9 @@ def broker_cluster(folder: Path, servers: NatsServers, *options: str, count: int
         servers: The servers of the journal.
         options: More options of all brokers.
         count: The number of brokers.
+        lease: Their lease in seconds.
     """
-    nodes = [Node(f"b{number}", folder / f"b{number}", servers, options) for number in range(count)]
+    nodes = [Node(f"b{number}", folder / f"b{number}", servers, options, lease) for number in range(count)]
     try:
         for node in nodes:
             node.start()

@@ -12,11 +12,11 @@ FENCE = "bench-fence"  # a publish to it is answered after all acknowledgements 
 
 
 class Client:
-    """Publishes, consumes and replays; options: `persistence`, `delivery`, `group`, and `by`, the call that replays."""
+    """Publishes, consumes and replays; options: `persistence`, `delivery`, `group`, `role`, and `by`, which replays."""
 
     def __init__(self, job: ClientJob) -> None:
         self._depth, self._body, self._options = job.depth, job.body(), job.options
-        self._broker: Any = Broker(job.endpoint, timeout=ANSWER_TIMEOUT_S)
+        self._broker: Any = Broker(job.endpoint, timeout=ANSWER_TIMEOUT_S, role=job.options.get("role", "leader"))
         self._jobs: Any = None
 
     def create(self) -> None:

@@ -1,7 +1,8 @@
-"""The ready file of a server, where it cannot be written."""
+"""The ready file of a server: its content, and where it cannot be written."""
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 
@@ -28,3 +29,17 @@ def test_a_file_that_can_be_written_is(tmp_path: Path, caplog: pytest.LogCapture
     assert caplog.text == ""
     ready.remove()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_more_keys_are_written_with_the_endpoints(tmp_path: Path) -> None:
+    path = tmp_path / "ready.json"
+    ready = ReadyFile(path)
+    ready.set(log, leader=False)
+    assert not path.exists()  # the server does not serve yet
+    ready.write({"zmtp": "tcp://127.0.0.1:1"})
+    assert json.loads(path.read_bytes()) == {"zmtp": "tcp://127.0.0.1:1", "leader": False}
+    ready.set(log, leader=True)
+    assert json.loads(path.read_bytes()) == {"zmtp": "tcp://127.0.0.1:1", "leader": True}
+    ready.remove()
+    ready.set(log, leader=False)
+    assert not path.exists()
