@@ -22,7 +22,6 @@ from omq.broker.client.async_streams import AsyncSubscription as Subscription
 from omq.broker.client.calls import Calls
 from omq.broker.client.connection import Role
 from omq.broker.client.readers import BATCH_BYTES, PARTS, ColumnReader, RangeReader
-from omq.broker.cluster import Cluster
 from omq.broker.errors import (
     BrokerError,
     BrokerFailed,
@@ -39,6 +38,7 @@ from omq.broker.errors import (
 from omq.broker.server import AsyncServer as Server
 from omq.broker.types import Columns, Committed, Delivery, DurableInfo, GroupInfo, Message, Record, Records, TopicInfo
 from omq.context import Context
+from omq.serving.cluster import Cluster
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

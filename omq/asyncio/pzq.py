@@ -31,6 +31,7 @@ from omq.pzq.client.client import (
     SeenIds,
     consumer_options,
     deadline_of,
+    device_options,
 )
 from omq.pzq.device.device import AsyncDevice as Device
 from omq.pzq.errors import Malformed, NotReplicated, ProduceTimeout, PzqError, Refused
@@ -54,12 +55,17 @@ class Producer:
     """Sends messages to a device; see `omq.pzq.Producer` for the arguments. Tasks may share it."""
 
     def __init__(
-        self, endpoint: str, *, timeout: float | None = DEFAULT_TIMEOUT_S, producer: bytes | None = None, **options: Any
+        self,
+        endpoint: str | Iterable[str],
+        *,
+        timeout: float | None = DEFAULT_TIMEOUT_S,
+        producer: bytes | None = None,
+        **options: Any,
     ) -> None:
         self._timeout = check_timeout(timeout)
         self._pending = PendingSends(producer)
         self._lock = asyncio.Lock()
-        self._socket = omq.DEALER(connect=[endpoint], **{"linger": 1.0, **options})
+        self._socket = omq.DEALER(**{**device_options(endpoint), **options})
 
     async def send(
         self,
@@ -204,8 +210,8 @@ class AckFlush:
 class Consumer:
     """Receives messages from a device: iterate over it, or await `recv`; see `omq.pzq.Consumer`."""
 
-    def __init__(self, endpoint: str, *, prefetch: int = DEFAULT_PREFETCH, **options: Any) -> None:
-        self._socket = omq.ROUTER(connect=[endpoint], **consumer_options(prefetch, options))
+    def __init__(self, endpoint: str | Iterable[str], *, prefetch: int = DEFAULT_PREFETCH, **options: Any) -> None:
+        self._socket = omq.ROUTER(**consumer_options(endpoint, prefetch, options))
         self._acked = SeenIds()
 
     async def recv(self, *, timeout: float | Unset | None = UNSET) -> Delivery:

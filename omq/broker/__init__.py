@@ -13,7 +13,6 @@
 
 from omq.broker.client.client import Client
 from omq.broker.client.streams import Consumer, Subscription
-from omq.broker.cluster import Cluster
 from omq.broker.errors import (
     BrokerError,
     BrokerFailed,
@@ -29,6 +28,7 @@ from omq.broker.errors import (
 )
 from omq.broker.server import Server
 from omq.broker.types import Columns, Committed, Delivery, DurableInfo, GroupInfo, Message, Record, Records, TopicInfo
+from omq.serving.cluster import Cluster
 
 __all__ = [
     "BrokerError",

@@ -35,7 +35,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from omq.broker.cluster import Cluster
 from omq.broker.core.permissions import ANY_CLIENT, Permission
 from omq.broker.core.user_limits import LIMITS, UserLimit
 from omq.broker.errors import TopicError
@@ -55,6 +54,7 @@ from omq.errors import UsageError
 from omq.keyfiles import KEY_CHARACTERS, MECHANISMS, SecurityFiles
 from omq.security import file_path
 from omq.serving.address import parse_http_address
+from omq.serving.cluster import Cluster
 
 Settings = Mapping[str, int | float | str | list[int | float | str]]
 _TEXTS: Final = frozenset({"dead_letter", "overflow", "retain_for", "retention"})

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from omq.broker.cluster import Cluster
 from omq.broker.config import TopicSpec, check_dead_letters, check_strong, topic_spec
 from omq.broker.core.permissions import Permission, permission_of
 from omq.broker.core.stats import BrokerStats, TopicStats
@@ -17,12 +16,13 @@ from omq.broker.core.user_limits import UserLimit, user_limit_of
 from omq.broker.errors import BrokerError, NotLeader
 from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S
 from omq.errors import UsageError
+from omq.serving.cluster import Cluster
 from omq.serving.extras import missing_extra
 from omq.serving.thread import ServerThread
 from omq.types import Security
 
 if TYPE_CHECKING:
-    from omq.broker.core.member import Member
+    from omq.broker.core.broker_member import BrokerMember
     from omq.broker.reconcile import TopicPlan
 
 __all__ = ["AsyncServer", "Server"]
@@ -93,7 +93,7 @@ class AsyncServer:
         from omq.broker.zmtp.server import ZmtpServer
         from omq.broker.zmtp.user_security import UserSecurity
 
-        self._member: Member | None = None
+        self._member: BrokerMember | None = None
         if cluster is not None and directory is not None:
             self._member = _member(cluster, Path(directory))
         self.broker = Broker(
@@ -146,7 +146,7 @@ class AsyncServer:
         try:
             if self._member is not None:
                 self._bind()  # the other members of the cluster get the endpoints once the store is open
-                self._member.prepare(self.broker.endpoints["zmtp"])
+                self._member.prepare(self._member.cluster.endpoints(self.broker.endpoints["zmtp"]))
             async with self.configuring:
                 await self.broker.start()
                 if self._member is None:
@@ -191,7 +191,7 @@ class AsyncServer:
         """True while this broker leads its cluster; `None`: it is in none."""
         return None if self._member is None else self.broker.leads and self.broker.current()
 
-    def _watch(self, member: Member) -> None:
+    def _watch(self, member: BrokerMember) -> None:
         """Follows the roles of this broker, and the topics of the cluster, from here on."""
         member.role_changed = self._change_role
         member.catalog_changed = lambda: self.broker.follow_catalog()
@@ -333,9 +333,9 @@ class Server(ServerThread):
         super().__init__(server, "broker")
 
 
-def _member(cluster: Cluster, directory: Path) -> Member:
+def _member(cluster: Cluster, directory: Path) -> BrokerMember:
     try:
-        from omq.broker.core.member import Member  # needs the package lmdb, which clients need not have
+        from omq.broker.core.broker_member import BrokerMember  # needs the package lmdb, which clients need not have
     except ModuleNotFoundError as missing:
         raise missing_extra("cluster", missing, "broker") from None
-    return Member(cluster, directory)
+    return BrokerMember(cluster, directory)

@@ -12,12 +12,15 @@ import click
 
 from omq.cli.errors import errors_of_command
 from omq.cli.parameters import LEVELS, NonEmptyPath, is_reachable, log_format_option, read_http, read_ready_file
+from omq.errors import UsageError
 from omq.keyfiles import SecurityFiles, read_secret_key
 from omq.pzq.cluster.settings import NODE_TIMEOUT_US, REPLICATION_TIMEOUT_US
 from omq.pzq.device.device import ACK_TIMEOUT_US, MAX_IN_FLIGHT_BYTES, REAPER_INTERVAL_US, AsyncDevice
 from omq.security import CurveClient, curve_public
+from omq.serving.cluster import Cluster
 from omq.serving.descriptors import raise_descriptor_limit
 from omq.serving.log import log_to_stderr
+from omq.serving.ready import ReadyFile
 from omq.serving.run import run_server
 from omq.types import Security
 
@@ -28,6 +31,8 @@ OPTIONS: Final = {
     "monitor": "--monitor-dsn",
     "dead_letter": "--dead-letter-dsn",
     "broadcast": "--broadcast-dsn",
+    "name": "--cluster",
+    "servers": "--replicated",
     "secret_key_file": "--curve-secret-key-file",
     "authorized_keys_file": "--curve-authorized-keys-file",
 }
@@ -109,6 +114,21 @@ def peer_security_of(secret_key: Path | None) -> CurveClient | None:
     return CurveClient(curve_public(secret), secret_key=secret)
 
 
+def cluster_of(replicated: str | None, name: str | None, node: str | None, *, servers_sync: bool) -> Cluster | None:
+    """Returns the cluster of `--replicated`; `None` without it.
+
+    Raises:
+        UsageError: An option is missing or not valid.
+    """
+    if replicated is None:
+        if name is not None or node is not None or servers_sync:
+            raise UsageError("servers: is missing; --cluster, --node and --servers-sync need it").about("servers")
+        return None
+    if name is None:
+        raise UsageError("name: is missing; give the name of the cluster").about("name")
+    return Cluster(name=name, servers=replicated.split(","), node=node, servers_sync=servers_sync)
+
+
 @click.command()
 @click.option(
     "--database",
@@ -185,6 +205,18 @@ def peer_security_of(secret_key: Path | None) -> CurveClient | None:
     help="An additional address or network that replicas are accepted from, next to the hosts of --nodes; may be "
     "repeated.",
 )
+@click.option(
+    "--replicated",
+    metavar="nats://HOST:PORT,...",
+    help="NATS servers that replicate the messages to all devices of a cluster; its leader serves.",
+)
+@click.option("--cluster", metavar="NAME", help="The name of the cluster of --replicated.")
+@click.option("--node", metavar="ID", help="The id of the device in the cluster. Default: one that --database keeps.")
+@click.option(
+    "--servers-sync",
+    is_flag=True,
+    help="States that the NATS servers have `sync_interval: always`, which --hard-sync needs.",
+)
 @click.option("--dead-letter-dsn", help="Endpoint for consumers of dead letters.")
 @click.option("--http", metavar="HOST:PORT", callback=read_http, help="Address of /metrics (Prometheus) and /healthz.")
 @click.option(
@@ -203,7 +235,8 @@ def peer_security_of(secret_key: Path | None) -> CurveClient | None:
     "--ready-file",
     type=NonEmptyPath(dir_okay=False, path_type=Path),
     callback=read_ready_file,
-    help="Written once the device serves: its endpoints (receive, send, monitor, dead_letter, http) as JSON.",
+    help="Written once the device serves: its endpoints (receive, send, monitor, dead_letter, http) as JSON; with "
+    "--replicated also leader, true while the device leads and serves.",
 )
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @log_format_option
@@ -223,6 +256,10 @@ def pzq(
     timeout_nodes: int,
     timeout_replication: int,
     allow_replicas_from: tuple[str, ...],
+    replicated: str | None,
+    cluster: str | None,
+    node: str | None,
+    servers_sync: bool,
     dead_letter_dsn: str | None,
     http: str | None,
     curve_secret_key_file: Path | None,
@@ -261,6 +298,7 @@ def pzq(
             timeout_replication=timeout_replication,
             allow_replicas_from=allow_replicas_from,
             peer_security=peer_security_of(curve_secret_key_file),
+            cluster=cluster_of(replicated, cluster, node, servers_sync=servers_sync),
         )
         if curve_secret_key_file is None:
             for endpoint in filter(is_reachable, (receive_dsn, send_dsn)):
@@ -272,4 +310,11 @@ def pzq(
         report_ready = daemonize() if background else None
         if user is not None:
             switch_user(user)
-        run_server(device, LOG, ready_file=ready_file, on_start=report_ready)
+        ready = ReadyFile(ready_file)
+        if replicated is not None:
+            served = {"receive": receive_dsn, "send": send_dsn}
+            if dead_letter_dsn is not None:
+                served["dead_letter"] = dead_letter_dsn
+            ready.set(LOG, leader=False, **served)
+            device.on_role = lambda leads: ready.set(LOG, leader=leads)
+        run_server(device, LOG, ready_file=ready, on_start=report_ready)

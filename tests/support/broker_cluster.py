@@ -47,7 +47,8 @@ class Node:
         self.endpoint = ""
 
     def start(self) -> None:
-        self.command = Command(self.folder, *self._arguments)
+        bind = ("--bind", self.endpoint) if self.endpoint else ()  # of its first start
+        self.command = Command(self.folder, *self._arguments, *bind)
 
     def serving(self) -> None:
         """Waits until it serves."""

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import pytest
 
-from omq.broker.cluster import Cluster
-from omq.broker.core import member
 from omq.broker.server import AsyncServer
+from omq.serving import cluster_member
+from omq.serving.cluster import Cluster
 from tests.support.async_waits import until
 from tests.support.memory_journal import JournalThread, RemoteJournal
 
@@ -36,7 +36,7 @@ class ClusterServer:
         sync = options.pop("servers_sync", True)
         cluster = Cluster(name="test", servers="nats://memory", node=name, servers_sync=sync)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(member, "_nats", lambda cluster: lambda: self._connect())
+            patch.setattr(cluster_member, "_nats", lambda *_: lambda: self._connect())
             self.server = AsyncServer(directory / name, **{"cluster": cluster, **options})
 
     async def _connect(self) -> RemoteJournal:

@@ -60,7 +60,7 @@ from omq.store.interface import (
 from omq.store.memory import MemoryStore
 
 if TYPE_CHECKING:
-    from omq.broker.core.member import Member
+    from omq.broker.core.broker_member import BrokerMember
 
 log = logging.getLogger("omq.broker")
 
@@ -118,7 +118,7 @@ class Broker:
         permissions: Iterable[Permission] = (),
         user_limits: Iterable[UserLimit] = (),
         flush_interval: float = 1.0,
-        member: Member | None = None,
+        member: BrokerMember | None = None,
     ) -> None:
         self.permissions = Permissions(permissions)
         self.user_limits = UserLimits(user_limits)

@@ -34,12 +34,34 @@ DEFAULT_TIMEOUT_S: Final = 10.0
 DEFAULT_PREFETCH: Final = 1000
 #: Ids that a `SeenIds` remembers.
 MAX_SEEN_IDS: Final = 65_536
+#: Seconds between two heartbeats to a device of a cluster, and without an answer.
+HEARTBEAT_INTERVAL_S: Final = 1.0
+HEARTBEAT_TIMEOUT_S: Final = 3.0
 #: Bytes of a producer's name.
 MAX_NAME_BYTES: Final = 79
 
 Body = bytes | Sequence[bytes]
 Key = tuple[bytes, bytes]  # the peer identity of the device, and the key of the message
 _Delivery = TypeVar("_Delivery", bound="DeliveryBase")
+
+
+def device_options(endpoint: str | Iterable[str]) -> dict[str, Any]:
+    """Returns the options of a client's socket for the endpoint of a device, or those of the devices of a cluster.
+
+    Of these, only the leader accepts connections. One that hangs is left once it does not answer heartbeats.
+
+    Raises:
+        UsageError: There is no endpoint.
+    """
+    several = isinstance(endpoint, Iterable) and not isinstance(endpoint, str | bytes)
+    endpoints = list(endpoint) if several else [endpoint]
+    if not endpoints:
+        raise UsageError("endpoint: is empty; expected at least one endpoint").about("endpoint")
+    options = {"connect": endpoints, "linger": 1.0}
+    if len(endpoints) > 1:
+        options |= {"immediate": True}
+        options |= {"heartbeat_interval": HEARTBEAT_INTERVAL_S, "heartbeat_timeout": HEARTBEAT_TIMEOUT_S}
+    return options
 
 
 def parts_of(body: Body) -> list[bytes]:
@@ -190,7 +212,7 @@ class PendingSends:
         )
 
 
-def consumer_options(prefetch: int, options: dict[str, Any]) -> dict[str, Any]:
+def consumer_options(endpoint: str | Iterable[str], prefetch: int, options: dict[str, Any]) -> dict[str, Any]:
     """Returns the options of a consumer's socket.
 
     Raises:
@@ -202,7 +224,7 @@ def consumer_options(prefetch: int, options: dict[str, Any]) -> dict[str, Any]:
     more = options.get("metadata", ())
     metadata = [*(more.items() if isinstance(more, Mapping) else more), *properties.items()]
     # `prefetch` bounds the messages, so the socket need not.
-    return {"recv_hwm": 0, "send_hwm": 0, "linger": 1.0, **options, "metadata": metadata}
+    return {**device_options(endpoint), "recv_hwm": 0, "send_hwm": 0, **options, "metadata": metadata}
 
 
 def deadline_of(socket: Any, timeout: float | Unset | None) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -50,7 +51,7 @@ class Consumer:
     was acknowledged and is delivered again is acknowledged again, and not returned.
 
     Args:
-        endpoint: The device's send endpoint.
+        endpoint: The device's send endpoint, or those of all devices of a cluster.
         prefetch: The largest number of unacknowledged messages.
         **options: Options of the socket; see `omq.Options`.
 
@@ -59,8 +60,8 @@ class Consumer:
         OptionError: An option is not valid.
     """
 
-    def __init__(self, endpoint: str, *, prefetch: int = DEFAULT_PREFETCH, **options: Any) -> None:
-        self._socket = omq.ROUTER(connect=[endpoint], **consumer_options(prefetch, options))
+    def __init__(self, endpoint: str | Iterable[str], *, prefetch: int = DEFAULT_PREFETCH, **options: Any) -> None:
+        self._socket = omq.ROUTER(**consumer_options(endpoint, prefetch, options))
         self._acked = SeenIds()
 
     def recv(self, *, timeout: float | Unset | None = UNSET) -> Delivery:

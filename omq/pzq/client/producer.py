@@ -10,7 +10,14 @@ from typing import Any, NoReturn, Self
 
 import omq
 from omq.errors import ReceiveTimeout
-from omq.pzq.client.client import DEFAULT_TIMEOUT_S, MAX_IN_FLIGHT, RETRY_DELAY_S, Body, PendingSends
+from omq.pzq.client.client import (
+    DEFAULT_TIMEOUT_S,
+    MAX_IN_FLIGHT,
+    RETRY_DELAY_S,
+    Body,
+    PendingSends,
+    device_options,
+)
 from omq.socket_base import check_timeout
 from omq.types import UNSET, Unset
 from omq.unpatched import threading
@@ -28,7 +35,7 @@ class Producer:
     name and the sequence of the message, and stores it once.
 
     Args:
-        endpoint: The device's receive endpoint.
+        endpoint: The device's receive endpoint, or those of all devices of a cluster.
         timeout: Seconds that a call waits for the device; `None` waits for ever.
         producer: The prefix of the producer's name in the frames, 1 to 79 bytes; the rest of the name is random.
         **options: Options of the socket; see `omq.Options`.
@@ -42,12 +49,17 @@ class Producer:
     """
 
     def __init__(
-        self, endpoint: str, *, timeout: float | None = DEFAULT_TIMEOUT_S, producer: bytes | None = None, **options: Any
+        self,
+        endpoint: str | Iterable[str],
+        *,
+        timeout: float | None = DEFAULT_TIMEOUT_S,
+        producer: bytes | None = None,
+        **options: Any,
     ) -> None:
         self._timeout = check_timeout(timeout)
         self._pending = PendingSends(producer)
         self._lock = threading.Lock()
-        self._socket = omq.DEALER(connect=[endpoint], **{"linger": 1.0, **options})
+        self._socket = omq.DEALER(**{**device_options(endpoint), **options})
 
     def send(
         self,

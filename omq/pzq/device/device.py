@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from omq import check_endpoint
 from omq.errors import EndpointError, UsageError
@@ -19,12 +21,16 @@ from omq.pzq.device.producer_server import ProducerServer
 from omq.pzq.device.queue import DeviceQueue
 from omq.pzq.device.stats import DeviceStats
 from omq.serving.address import parse_http_address
+from omq.serving.cluster import Cluster
 from omq.serving.extras import missing_extra
 from omq.serving.thread import ServerThread
 from omq.store.async_store import AsyncStore
 from omq.store.errors import DamagedError
 from omq.store.interface import Appended, MakeTopic, Notify, Persistence, Store, TopicState
 from omq.types import Security, SocketType
+
+if TYPE_CHECKING:
+    from omq.serving.cluster_member import ClusterMember
 
 __all__ = ["AsyncDevice", "Device"]
 
@@ -33,6 +39,8 @@ log = logging.getLogger("omq.pzq")
 ACK_TIMEOUT_US: Final = 5_000_000
 REAPER_INTERVAL_US: Final = 2_500_000
 MAX_IN_FLIGHT_BYTES: Final = 31_457_280
+#: Seconds after which a leader that could not serve tries again.
+SERVE_RETRY_DELAY_S: Final = 1.0
 
 #: Topics by persistence. Dead letters have the persistence of their messages.
 _TOPICS: Final[dict[Persistence, str]] = {"strong": "messages", "weak": "messages.unsynced"}
@@ -66,10 +74,13 @@ class AsyncDevice:
         timeout_replication: Microseconds that a producer's answer waits for the replicas.
         allow_replicas_from: More addresses or networks that nodes may connect from; the hosts of `nodes` always may.
         peer_security: A `CurveClient` or `PlainClient` for connections to the other nodes.
+        cluster: Makes this device a member of a cluster over servers of NATS, in place of `nodes`. All devices have
+            all messages; the leader alone binds `receive`, `send` and `dead_letter`, which need fixed ports.
 
     Attributes:
         endpoints: The bound endpoints after the start: `receive`, `send`, and those of `monitor`, `broadcast`,
-            `dead_letter` and `http` that are configured.
+            `dead_letter` and `http` that are configured. With `cluster`, those of clients are there while it leads.
+        on_role: Called with true or false when this device has begun, or ended, to serve as the leader of its cluster.
 
     Raises:
         UsageError: An argument is not valid.
@@ -98,6 +109,7 @@ class AsyncDevice:
         timeout_replication: int = REPLICATION_TIMEOUT_US,
         allow_replicas_from: Sequence[str] = (),
         peer_security: Security | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
         for name, value in (
             ("ack_timeout", ack_timeout),
@@ -117,6 +129,18 @@ class AsyncDevice:
             _check("dead_letter", dead_letter)
         if http is not None:
             parse_http_address(http)
+        self._member: ClusterMember | None = None
+        if cluster is not None:
+            if nodes or broadcast is not None or replicas:
+                raise UsageError("nodes: a device has either nodes or a cluster").about("nodes")
+            if hard_sync and not cluster.servers_sync:
+                text = "hard_sync: needs servers with `sync_interval: always`; state that by servers_sync"
+                raise UsageError(text).about("hard_sync")
+            for name, endpoint in (("receive", receive), ("send", send), ("dead_letter", dead_letter)):
+                if endpoint is not None and endpoint.endswith((":*", ":0")):
+                    text = f"{name}={endpoint!r}: needs a fixed port, since only the leader binds it"
+                    raise UsageError(text).about(name)
+            self._member = _member(cluster, Path(database))
         self._cluster = read_settings(
             receive=receive,
             broadcast=broadcast,
@@ -146,6 +170,9 @@ class AsyncDevice:
         self._listeners: list[Any] = []  # monitor and HTTP
         self._timers: set[asyncio.TimerHandle] = set()
         self._started = self._closed = False
+        self.on_role: Callable[[bool], None] = lambda leads: None
+        self._role_changed = asyncio.Event()
+        self._following: asyncio.Task[None] | None = None  # follows the roles of this device
 
     # ------------------------------------------------------------------ lifecycle
 
@@ -164,12 +191,20 @@ class AsyncDevice:
             raise UsageError("this device was started or closed already: make another one")
         self._started = True
         try:
-            await self._store.open(self._open)
+            if (member := self._member) is not None:
+                member.prepare(member.cluster.advertise or (self._receive, self._send))
+            await self._store.open(self._open if member is None else member.open)
             store = self._store.store
             for finding in store.findings:
                 log.warning("store %s: %s", self._database, finding)
             for why in store.refused.values():
                 raise DamagedError(f"{self._database}: {why}")
+            if member is not None:
+                await self._serve_stats()
+                member.role_changed = self._role_changed.set
+                self._role_changed.set()
+                self._following = asyncio.create_task(self._follow_roles(member), name="omq pzq: roles")
+                return
             await self._prepare()
             if self._cluster is not None:
                 driver = ClusterDriver(self._cluster, self._database, self._store, self._kind, self._later)
@@ -177,6 +212,7 @@ class AsyncDevice:
                 self._queues[:0] = driver.queues  # the last one is that of the producers
                 self._cluster_driver = driver
             await self._serve()
+            await self._serve_stats()
         except BaseException:
             await self.close()
             raise
@@ -224,7 +260,7 @@ class AsyncDevice:
         self._producer_server = ProducerServer(
             self._store,
             self._queues[-1].id,
-            unsynced=self._kind == "weak",
+            unsynced=self._kind == "weak" and self._member is None,
             has_consumers=lambda: bool(server.consumers),
             cluster=self._cluster_driver,
         )
@@ -235,6 +271,8 @@ class AsyncDevice:
         if self._cluster_driver is not None and self._cluster is not None:
             self._cluster_driver.start(self._producer_server, server.wake, self._security, self._peer_security)
             self.endpoints["broadcast"] = self._cluster.name
+
+    async def _serve_stats(self) -> None:
         if self._monitor_at is not None:
             monitor = MonitorServer(self.stats)
             self._listeners.append(monitor)
@@ -273,31 +311,81 @@ class AsyncDevice:
         timer = asyncio.get_running_loop().call_later(seconds, due)
         self._timers.add(timer)
 
+    # ------------------------------------------------------------------ the roles of a member of a cluster
+
+    async def _follow_roles(self, member: ClusterMember) -> None:
+        """Serves clients while this device leads."""
+        epoch: int | None = None  # in which it serves
+        while True:
+            await self._role_changed.wait()
+            self._role_changed.clear()
+            if epoch is not None and epoch != member.epoch:
+                epoch = None
+                self.on_role(False)
+                await self._end_serving(self._store.drained)
+                for name in ("receive", "send", "dead_letter"):
+                    self.endpoints.pop(name, None)
+            if epoch is None and member.leads:
+                epoch = member.epoch
+                try:
+                    await self._store.drained()  # of the writes of an earlier role
+                    await self._prepare()
+                    for queue in (*self._queues, *self._dead_letters):
+                        queue.may_deliver = partial(member.leads_since, epoch)
+                    await self._serve()
+                    log.info("serves producers at %s and consumers at %s", self._receive, self._send)
+                    self.on_role(True)
+                except Exception as error:
+                    await self._end_serving(self._store.drained)
+                    if epoch == member.epoch:
+                        log.error("cannot serve as the leader; tries again in %g s: %s", SERVE_RETRY_DELAY_S, error)
+                        asyncio.get_running_loop().call_later(SERVE_RETRY_DELAY_S, self._role_changed.set)
+                    epoch = None
+
+    async def _end_serving(self, answered: Callable[[], Awaitable[None]]) -> None:
+        """Answers received messages, stores acknowledgements, and closes the sockets of clients.
+
+        Args:
+            answered: Waits until the submitted writes are answered.
+        """
+        timers, self._timers = self._timers, set()
+        for timer in timers:
+            timer.cancel()
+        serving: list[ProducerServer | ConsumerServer] = [*self._consumer_servers]
+        if self._producer_server is not None:
+            serving.insert(0, self._producer_server)
+        queues = (*self._queues, *self._dead_letters)
+        try:
+            for one in serving:
+                await one.pause()
+            for queue in queues:
+                await queue.work.close()
+            if self._cluster_driver is not None:
+                await self._cluster_driver.close()
+        finally:
+            try:
+                await answered()
+            finally:
+                for one in serving:
+                    await one.close()
+        self._by_id.clear()
+        for kept in (self._consumer_servers, self._queues, self._dead_letters):
+            kept.clear()
+        self._producer_server = None
+
     async def close(self) -> None:
         """Answers received messages, stores acknowledgements, and closes store and sockets. Idempotent."""
         if self._closed:
             return
         self._closed = True
-        for timer in self._timers:
-            timer.cancel()
-        serving: list[ProducerServer | ConsumerServer] = [*self._consumer_servers]
-        if self._producer_server is not None:
-            serving.insert(0, self._producer_server)
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
         try:
-            for one in serving:
-                await one.pause()
-            for queue in (*self._queues, *self._dead_letters):
-                await queue.work.close()
-            if self._cluster_driver is not None:
-                await self._cluster_driver.close()
             for listener in self._listeners:
                 await listener.close()
         finally:
-            try:
-                await self._store.close()
-            finally:
-                for one in serving:
-                    await one.close()
+            await self._end_serving(self._store.close)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -313,7 +401,7 @@ class AsyncDevice:
     def stats(self) -> DeviceStats:
         """Returns its statistics now."""
         store, producer_server, consumer_servers = self._store.store, self._producer_server, self._consumer_servers
-        assert producer_server is not None
+        counts_in = Counter[str]() if producer_server is None else producer_server.counts
         self._store.catch_up()  # completes finished writes, so that the counts agree
         store_stats = store.stats()
         queues = (*self._queues, *self._dead_letters)
@@ -333,12 +421,12 @@ class AsyncDevice:
             "syncs": store_stats.syncs,
             "expired_messages": sum(server.counts["expired"] for server in consumer_servers),
             "dead_letters": sum(queue.count() for queue in self._dead_letters),
-            "producers": producer_server.producers,
+            "producers": 0 if producer_server is None else producer_server.producers,
             "consumers": sum(len(server.consumers) for server in consumer_servers),
-            "stored": producer_server.counts["stored"],
-            "stored_bytes": producer_server.counts["stored_bytes"],
-            "repeated": producer_server.counts["repeated"],
-            "refused": producer_server.counts["refused"],
+            "stored": counts_in["stored"],
+            "stored_bytes": counts_in["stored_bytes"],
+            "repeated": counts_in["repeated"],
+            "refused": counts_in["refused"],
             "refused_acks": sum(server.counts["refused"] for server in consumer_servers),
             "delivered": sum(server.counts["delivered"] for server in consumer_servers),
             "redelivered": sum(server.counts["redelivered"] for server in consumer_servers),
@@ -348,9 +436,18 @@ class AsyncDevice:
             "damaged": sum(queue.damaged_count for queue in queues),
             **(alone if driver is None else driver.stats()),
             "full": self._store.full,
+            "leader": producer_server is not None,
             "failed": None if store.broken is None else str(store.broken),
-            "findings": list(store.findings),
+            "findings": [*store.findings, *filter(None, [self._member and self._member.trouble])],
         }
+
+
+def _member(cluster: Cluster, directory: Path) -> ClusterMember:
+    try:
+        from omq.serving.cluster_member import ClusterMember  # needs the package lmdb, which clients need not have
+    except ModuleNotFoundError as missing:
+        raise missing_extra("cluster", missing, "broker") from None
+    return ClusterMember(cluster, directory, kind="pzq", log=log)
 
 
 def _check(name: str, endpoint: str) -> None:

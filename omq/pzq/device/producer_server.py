@@ -20,7 +20,7 @@ from omq.pzq.wire import MAX_BODY_BYTES, MAX_PARTS, REFUSED, REPLICAS, STORED, c
 from omq.serving.connection_events import ConnectionEvents, log_connection
 from omq.serving.router import MESSAGE_MARGIN_BYTES, RECV_BATCH, TIME_SLICE_S, bind, unbind
 from omq.store.async_store import AsyncStore
-from omq.store.errors import StoreFailed
+from omq.store.errors import InDoubt, NotLeader, StoreFailed
 from omq.store.interface import Append
 from omq.types import Security
 
@@ -303,6 +303,8 @@ class ProducerServer:
     def _stored(self, requests: list[ProducerRequest], size: int, write: Append) -> None:
         self._store.waiting -= len(write.records)
         self.resume()
+        if isinstance(write.error, NotLeader | InDoubt):
+            return  # its producer sends it again, to the next leader
         if write.error is not None:
             self.counts["refused"] += len(requests)
             why = _reason_of(write.error)

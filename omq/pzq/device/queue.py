@@ -12,7 +12,7 @@ from omq.pzq.cluster.replica_batch import ReplicaBatch, consecutive_keys
 from omq.pzq.wire import key_format, keys_of, pack, unpack
 from omq.ranges import RangeSet, ranges_of
 from omq.store.async_store import AsyncStore
-from omq.store.errors import DamagedError, Gone, OutOfSpace, StoreError
+from omq.store.errors import DamagedError, Gone, InDoubt, NotLeader, OutOfSpace, StoreError
 from omq.store.interface import Acknowledge, Append, MoveToDeadLetter, TopicState, Write
 from omq.workqueue.queue import DeadLetter, WorkQueue
 
@@ -39,7 +39,7 @@ class DeviceQueue:
         dead_lettered: The number of messages that have become dead letters.
         damaged_count: The number of messages that could not be read, and were skipped.
         lost: The ids of unfinished messages that the store has lost; other nodes of a cluster may have them.
-        may_deliver: In a cluster: returns whether its messages may be delivered now.
+        may_deliver: Returns whether its messages may be delivered now; `None`: always.
     """
 
     named = False
@@ -180,7 +180,7 @@ class DeviceQueue:
         self.work.take_back(write)
         if isinstance(write.error, OutOfSpace):
             self.later(RETRY_DELAY_S, self._save_again)
-        else:
+        elif not isinstance(write.error, NotLeader | InDoubt):  # the next leader delivers these messages again
             log.error("%s: cannot store acknowledgements: %s", self.name, write.error)
 
     def _save_again(self) -> None:

@@ -46,6 +46,7 @@ METRICS: Final = {
     "aside": DeviceMetric(
         "gauge", "aside", "1 if this node's directory is an older copy, so that it has no part in the cluster."
     ),
+    "leader": DeviceMetric("gauge", "leader", "1 while this device serves producers and consumers."),
     "full": DeviceMetric("gauge", "store_full", "1 while the disk is full."),
     "failed": DeviceMetric("gauge", "store_failed", "1 once the store has failed."),
     "stored": DeviceMetric("counter", "messages_stored", "Stored messages."),

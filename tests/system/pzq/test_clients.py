@@ -94,6 +94,10 @@ def test_what_does_not_fit_a_client_is_refused() -> None:
     for client in (Producer, Consumer):
         with pytest.raises(EndpointError):
             client(None)  # type: ignore[arg-type]
+        with pytest.raises(EndpointError):
+            client(["tcp://127.0.0.1:1", "here"])
+        with pytest.raises(UsageError, match="endpoint: is empty"):
+            client([])
     with Producer("tcp://127.0.0.1:1", linger=0) as producer, pytest.raises(ValueError, match="timeout"):
         producer.send(b"x", timeout=-1)
 

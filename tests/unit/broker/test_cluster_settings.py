@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from omq.broker.cluster import Cluster
 from omq.broker.config import cluster_of, read_config
 from omq.broker.server import AsyncServer
 from omq.cli.broker import broker as command
 from omq.errors import UsageError
+from omq.serving.cluster import Cluster
 from omq.store.errors import StoreError
 from omq.store.replication.journal import JournalUnusable
 from tests.support.cluster_servers import ClusterServer

@@ -1,4 +1,4 @@
-"""A broker as a member of a cluster: its store, its role, and the leader."""
+"""A server as a member of a cluster: its store, its role, and the leader."""
 
 from __future__ import annotations
 
@@ -11,20 +11,16 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from omq.broker.cluster import Cluster, is_name
-from omq.broker.core.stats import ClusterStats
-from omq.broker.errors import NotLeader, TopicError
 from omq.errors import UsageError
+from omq.serving.cluster import MAX_NAME, Cluster, is_name
 from omq.serving.extras import missing_extra
 from omq.store.interface import Appended, Notify
 from omq.store.replication.codec import Lease
 from omq.store.replication.journal import Journal
-from omq.store.replication.replica import UNSYNCED, ReplicatedStore
+from omq.store.replication.replica import ReplicatedStore
 from omq.store.replication.role_machine import ReplicaSettings, Role
 
-log = logging.getLogger("omq.broker")
-
-#: The file in the directory of a broker that has its id in the cluster.
+#: The file in the directory of a server that has its id in the cluster.
 NODE_FILE: Final = "node"
 _NODE_BYTES: Final = 8
 #: Seconds of the start in which a journal that cannot be used is an error.
@@ -33,26 +29,31 @@ MAX_FIRST_ATTEMPT_S: Final = 10.0
 Connect = Callable[[], Awaitable[Journal]]
 
 
-class Member:
-    """A broker as a member of a cluster. Lives in the broker's loop, except for methods that are called elsewhere.
+class ClusterMember:
+    """A server as a member of a cluster. Lives in the server's loop, except for methods that are called elsewhere.
 
     Args:
         cluster: The cluster.
-        directory: The directory of the broker.
-        connect: Connects to the journal; `None`: to the NATS servers of the cluster.
+        directory: The directory of the server.
+        kind: The program of the store: `broker` or `pzq`. Clusters of both may have the same name.
+        log: The log for the roles of this server.
+
+    Raises:
+        UsageError: The name of the cluster is too long.
+        ImportError: A package of the extra `replicated` is missing.
 
     Attributes:
         cluster: As the argument.
-        node: The id of this broker, once it was prepared.
-        endpoints: The endpoints of this broker for clients, once it was prepared.
-        epoch: The number of times that this broker has become or ceased to be the leader. The thread of the store
+        node: The id of this server, once it was prepared.
+        endpoints: The endpoints of this server for clients, once it was prepared.
+        epoch: The number of times that this server has become or ceased to be the leader. The thread of the store
             changes it.
-        role_changed: Called when this broker has become or ceased to be the leader.
+        role_changed: Called when this server has become or ceased to be the leader.
         catalog_changed: Called when topics were created, altered or deleted.
         loaded: Called when a snapshot has replaced all topics.
     """
 
-    def __init__(self, cluster: Cluster, directory: Path, connect: Connect | None = None) -> None:
+    def __init__(self, cluster: Cluster, directory: Path, *, kind: str, log: logging.Logger) -> None:
         self.cluster = cluster
         self.node = cluster.node or ""
         self.endpoints: tuple[str, ...] = ()
@@ -61,26 +62,33 @@ class Member:
         self.catalog_changed: Callable[[], None] = lambda: None
         self.loaded: Callable[[], None] = lambda: None
         self._directory = directory
-        self._connect = connect or _nats(cluster)
+        self._kind = kind
+        self._log = log
+        self._journal = cluster.name if kind == "broker" else f"{kind}-{cluster.name}"
+        if not is_name(self._journal):
+            raise UsageError(f"name={cluster.name!r}: must have {MAX_NAME - len(kind) - 1} characters at most").about(
+                "name"
+            )
+        self._connect = _nats(cluster, self._journal, kind)
         self._role = Role.FOLLOWER
         self._store: ReplicatedStore | None = None
         self._loop: asyncio.AbstractEventLoop
 
-    def prepare(self, bound: Iterable[str]) -> None:
+    def prepare(self, endpoints: Iterable[str]) -> None:
         """Prepares the opening of the store.
 
         Args:
-            bound: The endpoints that are bound.
+            endpoints: The endpoints of this server for clients.
 
         Raises:
-            UsageError: Clients cannot use one of them, or the file with the id of this broker is not valid.
+            UsageError: The file with the id of this server is not valid.
         """
         self._loop = asyncio.get_running_loop()
-        self.endpoints = self.cluster.endpoints(bound)
+        self.endpoints = tuple(endpoints)
         self.node = self.node or _stored_node(self._directory)
 
     def open(self, notify: Notify, appended: Appended) -> ReplicatedStore:
-        """Opens the store of this broker; in any thread.
+        """Opens the store of this server; in any thread.
 
         Raises:
             StoreError: The store cannot be opened, or the journal needs an operator.
@@ -94,9 +102,9 @@ class Member:
             role_changed=self._take_role,
             catalog_changed=lambda: self._call(self.catalog_changed),
             loaded=lambda: self._call(self.loaded),
-            cluster_id=hashlib.blake2b(f"omq cluster {self.cluster.name}".encode(), digest_size=16).hexdigest(),
+            cluster_id=hashlib.blake2b(f"omq cluster {self._journal}".encode(), digest_size=16).hexdigest(),
             servers_sync=self.cluster.servers_sync,
-            kind="broker",
+            kind=self._kind,
         )
         try:
             store.check_journal(MAX_FIRST_ATTEMPT_S)
@@ -110,11 +118,11 @@ class Member:
 
     @property
     def leads(self) -> bool:
-        """Returns whether this broker has the role of the leader. Its lease may be over: see `leads_since`."""
+        """Returns whether this server has the role of the leader. Its lease may be over: see `leads_since`."""
         return self._store is not None and self._store.leading
 
     def leads_since(self, epoch: int) -> bool:
-        """Returns whether this broker leads, and has done so without an interruption since an epoch."""
+        """Returns whether this server leads, and has done so without an interruption since an epoch."""
         return self.epoch == epoch and self._store is not None and self._store.is_leader_now()
 
     def leader(self) -> list[str]:
@@ -130,50 +138,23 @@ class Member:
         return list(lease.endpoints) if self._is_other(lease) else []
 
     def _is_other(self, lease: Lease) -> bool:
-        """Returns whether another broker has a lease, and has not ended it itself."""
+        """Returns whether another server has a lease, and has not ended it itself."""
         return lease.node != self.node and lease.duration_us > 0
 
-    def not_leader(self) -> NotLeader:
-        """Returns the error of a request that only the leader executes."""
-        leader = ", ".join(self.leader())
-        name = self.cluster.name
-        return NotLeader(
-            "this broker is a follower; "
-            + (f"the leader of the cluster {name!r} is {leader}" if leader else f"no leader of {name!r} is known now")
-        )
-
-    def stats(self, *, leads: bool) -> ClusterStats:
-        """Returns the cluster, as in `WELCOME`.
-
-        Args:
-            leads: The core that is asked leads.
-        """
+    @property
+    def members(self) -> list[str]:
+        """The first endpoint of each server of the cluster that is known."""
         members = self._store.members if self._store is not None else {}
-        return {
-            "name": self.cluster.name,
-            "node": self.node,
-            "role": "leader" if leads else "follower",
-            "leader": list(self.endpoints) if leads else self.leader(),
-            "members": [endpoints[0] for endpoints in members.values() if endpoints],
-        }
-
-    def check_strong(self, topic: str) -> None:
-        """Checks that a topic can be strong.
-
-        Raises:
-            TopicError: The servers of the journal do not sync.
-        """
-        if not self.cluster.servers_sync:
-            raise TopicError(UNSYNCED.format(topic))
+        return [endpoints[0] for endpoints in members.values() if endpoints]
 
     @property
     def position(self) -> int:
-        """The sequence of the last entry of the journal that this broker has applied."""
+        """The sequence of the last entry of the journal that this server has applied."""
         return 0 if self._store is None else self._store.position
 
     @property
     def trouble(self) -> str:
-        """The reason for which this broker takes no part in the cluster now; empty if it does."""
+        """The reason for which this server takes no part in the cluster now; empty if it does."""
         return "" if self._store is None else self._store.trouble
 
     @property
@@ -202,14 +183,14 @@ class Member:
         cluster, node = self.cluster.name, self.node
         endpoints = list(self.endpoints)
         if role is Role.LEADER:
-            log.info(
+            self._log.info(
                 "node %s leads the cluster %r",
                 node,
                 cluster,
                 extra={"event": "leader_elected", "cluster": cluster, "node": node, "endpoints": endpoints},
             )
         elif before is Role.LEADER:
-            log.warning(
+            self._log.warning(
                 "node %s no longer leads the cluster %r",
                 node,
                 cluster,
@@ -217,7 +198,7 @@ class Member:
             )
         elif role is Role.FOLLOWER and lease is not None and self._is_other(lease):
             leader = list(lease.endpoints)
-            log.info(
+            self._log.info(
                 "node %s of the cluster %r follows %s at %s",
                 node,
                 cluster,
@@ -228,7 +209,7 @@ class Member:
 
 
 def _stored_node(directory: Path) -> str:
-    """Returns the id of a broker that is kept in its directory, and makes one if there is none.
+    """Returns the id of a server that is kept in its directory, and makes one if there is none.
 
     Raises:
         UsageError: The file does not have an id.
@@ -245,7 +226,7 @@ def _stored_node(directory: Path) -> str:
     return node
 
 
-def _nats(cluster: Cluster) -> Connect:
+def _nats(cluster: Cluster, journal: str, kind: str) -> Connect:
     """Returns the function that connects to the journal of a cluster."""
     try:
         from omq.store.replication.nats_connection import NatsOptions
@@ -260,13 +241,13 @@ def _nats(cluster: Cluster) -> Connect:
         credentials=cluster.credentials,
         tls=cluster.tls,
         domain=cluster.domain,
-        name=f"omq broker of {cluster.name}",
+        name=f"omq {kind} of {cluster.name}",
     )
 
     async def connect() -> Journal:
         return await NatsJournal.connect(
             options,
-            cluster.name,
+            journal,
             replicas=cluster.replicas,
             sync_always=cluster.servers_sync,
             lease=cluster.lease,

@@ -1,4 +1,4 @@
-"""The settings of a broker that is a member of a cluster."""
+"""The settings of a server that is a member of a cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from omq import check_endpoint
 from omq.errors import EndpointError, UsageError
 from omq.types import SocketType
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+MAX_NAME: Final = 64  # characters
+_NAME: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_NAME}}}")
 MIN_LEASE_S: Final = 0.3
 MAX_LEASE_S: Final = 600.0
 DEFAULT_LEASE_S: Final = 3.0
@@ -23,7 +24,7 @@ _REPLICAS: Final = (1, 3, 5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A cluster of brokers, which share a journal on servers of NATS with JetStream, and this member of it.
+    """A cluster of brokers, or of devices of pzq, with a journal on servers of NATS with JetStream; one member of it.
 
     Attributes:
         name: The name of the cluster: up to 64 letters, digits, `-` and `_`.
