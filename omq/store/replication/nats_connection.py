@@ -35,6 +35,7 @@ PING_INTERVAL_S: Final = 5
 MAX_HEADER_BYTES: Final = 512
 #: Chunks that are sent before the first of them is acknowledged.
 WINDOW_CHUNKS: Final = 16
+_REFUSED: Final = "authorization violation"  # in the trouble with a server that refuses the user
 
 #: Codes of JetStream's errors.
 INSUFFICIENT_RESOURCES: Final = 10023
@@ -399,7 +400,9 @@ class NatsConnection:
         if self.closed:
             return JournalUnavailable("the journal is closed")
         troubles = "; ".join(f"{server}: {trouble}" for server, trouble in self._troubles.items())
-        return JournalUnavailable(f"no NATS server is reachable ({troubles}); start the servers or correct their URLs")
+        refused = _REFUSED in troubles.lower()
+        todo = "correct the user and the password" if refused else "start the servers or correct their URLs"
+        return JournalUnavailable(f"no NATS server is reachable ({troubles}); {todo}")
 
     async def _round(self) -> None:
         """Tries each server once."""

@@ -336,13 +336,16 @@ class ReplicatedStore:
 
     async def _connected(self) -> Journal | None:
         """Connects to the journal; returns `None` if the store is closed before."""
+        reported = ""
         while not self._closed:
             try:
                 journal = await self._connect()
                 self._tried.set()
                 return journal
             except JournalUnavailable as error:
-                log.warning("node %s: %s", self._settings.node, error)
+                if str(error) != reported:
+                    reported = str(error)
+                    log.warning("node %s: %s", self._settings.node, error)
                 self._tried.set()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ending.wait(), MAX_RETRY_DELAY_S)

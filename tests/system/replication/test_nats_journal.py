@@ -22,6 +22,7 @@ from omq.store.replication.journal import (
 from omq.store.replication.nats_connection import STREAM_NOT_FOUND, WRONG_LAST_SEQUENCE, NatsApiError, NatsOptions
 from omq.store.replication.nats_journal import NatsJournal
 from tests.support.nats_servers import NatsServers, nats_servers
+from tests.support.waits import until
 from tests.support.websocket_peer import contexts, make_certificate
 from tests.system.replication.nats_journals import entries, info, opened, retried
 
@@ -503,6 +504,15 @@ async def fill(journal: NatsJournal, last: int) -> None:
 
 
 class TestOneServer:
+    def test_a_refused_user_is_named(self, tmp_path: Path) -> None:
+        with nats_servers(tmp_path, 1, options="authorization { user: u, password: p }") as servers:
+            for wrong in ({}, {"user": "u", "password": "secret"}):
+                options = NatsOptions(servers=servers.urls, **wrong)  # type: ignore[arg-type]
+                until(lambda: servers[0].log.exists() and "Server is ready" in servers[0].log.read_text())
+                with pytest.raises(JournalUnavailable, match="correct the user and the password") as caught:
+                    asyncio.run(NatsJournal.connect(options, "refused"))
+                assert "secret" not in str(caught.value)
+
     def test_three_replicas_need_a_cluster(self, tmp_path: Path) -> None:
         async def main(servers: NatsServers) -> None:
             async with opened(servers, "one", replicas=1) as journal:

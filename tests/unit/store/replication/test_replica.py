@@ -395,6 +395,20 @@ def test_a_node_starts_without_the_journal(cluster: Cluster) -> None:
     opened.log.close()
 
 
+def test_a_journal_that_stays_away_is_reported_once(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    texts = iter(["no server answers", "no server answers", "no server answers", "the user is refused"])
+
+    async def connect() -> RemoteJournal:
+        raise JournalUnavailable(next(texts, "the user is refused"))
+
+    settings = ReplicaSettings("a")
+    opened = Opened(lambda **calls: ReplicatedStore(cluster.directory / "a", connect, settings, **calls))
+    until(lambda: any("refused" in record.getMessage() for record in caplog.records))
+    opened.log.close()
+    found = [record.getMessage() for record in caplog.records]
+    assert found == ["node a: no server answers", "node a: the user is refused"]
+
+
 def test_a_leader_without_space_leaves_the_lease_to_another_node(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
