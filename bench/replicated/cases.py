@@ -105,8 +105,10 @@ def replay(cluster: MeasuredCluster, rounds: int, messages: int, place: Path) ->
             drivers[row].call("publish", messages)
         _wait_for(other.endpoint, lambda client: _last(client) >= messages)
         time.sleep(SETTLE_S)
-        for _ in range(rounds):
-            for row, (_, pid) in nodes.items():
+        rows = list(nodes)
+        for number in range(rounds):
+            for row in rows[number % len(rows) :] + rows[: number % len(rows)]:
+                pid = nodes[row][1]
                 before = busy([pid])
                 report = drivers[row].call("replay", messages)
                 used = 1e6 * (busy([pid]) - before) / messages

@@ -34,6 +34,7 @@ JOBS_BYTES: Final = 100
 WORKERS: Final = 2
 LOSS_SHARE: Final = 0.25  # of the feed, until a machine is lost
 RETURN_DELAY_S: Final = 4.0  # after the cluster goes on, until an empty machine takes its place
+RETURNED_S: Final = 2.0  # at least, for which it takes part in the feed
 SETTLE_S: Final = 1.5  # in which something that comes twice would come
 TIMEOUT_S: Final = 60.0  # of each step
 SPARK_TIMEOUT_S: Final = 240.0  # for its start on a busy machine
@@ -133,9 +134,8 @@ class Demo:
             client.create(COPIES, delivery="broadcast", persistence="strong")
             published = 0
             if self._spark:
-                published = len(
-                    client.publish_many(FEED, [body_of(number, FEED_BYTES) for number in range(FEED_BATCH)])
-                )
+                bodies = [body_of(number, FEED_BYTES) for number in range(FEED_BATCH)]
+                published = len(client.publish_many(FEED, bodies))
                 self._query = stack.enter_context(CopyQuery(self._folder, endpoints, FEED, COPIES))
                 self._report(f"a Spark query begins to copy {FEED!r} to {COPIES!r}, exactly once")
                 self._until(
@@ -151,7 +151,8 @@ class Demo:
             lost.start(stack)
             lost.serving()
             self._report(f"{lost.name} returns with empty disks")
-            self._until(lambda: time.monotonic() > begun + self._seconds)
+            end = max(begun + self._seconds, time.monotonic() + RETURNED_S)
+            self._until(lambda: time.monotonic() > end)
             for publisher in (clients.feed, clients.jobs):
                 publisher.stop()
             self._until(lambda: not clients.feed.alive and not clients.jobs.alive, "the publishers do not end")
