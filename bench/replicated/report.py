@@ -92,7 +92,8 @@ class ClusterTable:
         rule = ["---", *["---:"] * (len(head) - 1)]
         rounds = max(map(len, self.samples.values()), default=0)
         counted = f"medians of {rounds} rounds" if rounds != 1 else "one round"
-        return "\n".join([f"{self.title} ({counted}):", "", *map(markdown_row, (head, rule, *rows))])
+        title = self.title[0].upper() + self.title[1:]
+        return "\n".join([f"{title} ({counted}):", "", *map(markdown_row, (head, rule, *rows))])
 
 
 def write(tables: Sequence[ClusterTable], command: str, path: Path = PAGE) -> None:

@@ -102,11 +102,15 @@ class Machine:
         """
         self._broker.endpoints()
 
-    def lose(self) -> None:
-        """Kills all of its processes with SIGKILL, and deletes its disk."""
+    def kill(self) -> None:
+        """Kills all of its processes with SIGKILL."""
         self.alive = False
         for process in self._processes:
             process.kill()
+
+    def lose(self) -> None:
+        """Kills it, and deletes its disk."""
+        self.kill()
         shutil.rmtree(self._disk)
 
     @property
@@ -126,6 +130,7 @@ def three_machines(folder: Path) -> Iterator[tuple[list[Machine], ExitStack]]:
     with ExitStack() as stack:
         for machine in machines:
             machine.start(stack)
+            stack.callback(machine.kill)
         for machine in machines:
             machine.serving()
         yield machines, stack
