@@ -37,7 +37,7 @@ demo-goby: ready-goby  ## a vehicle, a logger and a live view on a Goby bus, rep
 demo-pzq: ready-broker  ## files through three nodes that replicate, their owner killed in the middle (DIR=... for your own files)
 	@$(PY) docs/examples/demo_pzq.py $${DIR:+--dir "$$DIR"} $(ARGS)
 
-demo-spark: ready-spark  ## ticks of a topic into bars of another one while a worker is killed, then files (INPUT=ticks.csv, DIR=...)
+demo-spark: ready-spark  ## ticks of a topic into bars of another one while a worker is killed, then files (INPUT=ticks.csv, DIR=..., ARGS=--replicated)
 	@$(PY) docs/examples/demo_spark.py $${INPUT:+--input "$$INPUT"} $${DIR:+--dir "$$DIR"} $(ARGS)
 
 test: ready-test  ## lint, types, the core with its bounds checked, every test that is not slow (ARGS=... for pytest, JOBS=...)
