@@ -11,6 +11,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from omq.broker.core.stats import BrokerStats, ClusterStats
 from omq.broker.http.metrics import MAX_READERS, MAX_SERIES, MetricsPage
 from tests.support.broker_stats import statistics, topic
 
@@ -22,7 +23,9 @@ DASHBOARD = json.loads((EXAMPLES / "omq-broker.dashboard.json").read_text(encodi
 
 DURABLE = {"name": "n", "position": 1, "lag": 2, "held": True, "active": 3.0}
 GROUP = {"name": "g", "lag": 2, "in_flight": 1, "consumers": 1, "active": 3.0}
-TEXT = MetricsPage().encode(statistics(topic("a", 1, names=[DURABLE], groups=[GROUP])))[0].decode()
+CLUSTER: ClusterStats = {"name": "c", "node": "n", "role": "leader", "leader": [], "members": []}
+STATS: BrokerStats = {**statistics(topic("a", 1, names=[DURABLE], groups=[GROUP])), "cluster": CLUSTER}
+TEXT = MetricsPage().encode(STATS)[0].decode()
 #: The labels of each sample.
 LABELS = {
     sample.name: set(sample.labels) for family in text_string_to_metric_families(TEXT) for sample in family.samples
@@ -46,6 +49,12 @@ def expressions() -> list[str]:
 def test_every_metric_is_on_the_page() -> None:
     ours = set(re.findall(r"^# TYPE (omq_broker\w+) ", TEXT, re.MULTILINE))
     assert set(re.findall(r"`(omq_broker\w+)`", PAGE)) == ours
+
+
+def test_without_a_cluster_there_is_no_leader() -> None:
+    alone = MetricsPage().encode(statistics())[0].decode()
+    assert "omq_broker_leader 1.0" in TEXT
+    assert "omq_broker_leader" not in alone
 
 
 def test_the_page_names_the_bounds() -> None:
