@@ -12,14 +12,14 @@ JOBS_OPTION = $(if $(JOBS),--jobs $(JOBS))
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 export DIR INPUT
 .NOTPARALLEL:
-.PHONY: help demo demo-broker demo-goby demo-pzq demo-spark test test-all test-lowest test-pythons lint bench bench-broker \
-  test-faults soak test-sanitize test-races fuzz test-debug coverage protobuf clean
+.PHONY: help demo demo-broker demo-goby demo-pzq demo-replicated demo-spark test test-all test-lowest test-pythons lint \
+  bench bench-broker bench-replicated test-faults soak test-sanitize test-races fuzz test-debug coverage protobuf clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
 # The environment with what a kind of target needs, and the compiled core. Its own Python does this once it has one.
-READY := ready-venv ready-demo ready-broker ready-goby ready-spark ready-test
+READY := ready-venv ready-demo ready-broker ready-goby ready-replicated ready-spark ready-test
 .PHONY: $(READY)
 $(READY): ready-%:
 	@python=$$($(PY) -c '$(USABLE)' 2>/dev/null || PYTHON="$(PYTHON)" sh .ci/find-python) && \
@@ -36,6 +36,9 @@ demo-goby: ready-goby  ## a vehicle, a logger and a live view on a Goby bus, rep
 
 demo-pzq: ready-broker  ## files through three nodes that replicate, their owner killed in the middle (DIR=... for your own files)
 	@$(PY) docs/examples/demo_pzq.py $${DIR:+--dir "$$DIR"} $(ARGS)
+
+demo-replicated: ready-replicated  ## three brokers and three NATS servers; the machine of the leader is lost and replaced
+	@$(PY) docs/examples/demo_replicated.py $(ARGS)
 
 demo-spark: ready-spark  ## ticks of a topic into bars of another one while a worker is killed, then files (INPUT=ticks.csv, DIR=..., ARGS=--replicated)
 	@$(PY) docs/examples/demo_spark.py $${INPUT:+--input "$$INPUT"} $${DIR:+--dir "$$DIR"} $(ARGS)
@@ -63,6 +66,9 @@ bench: ready-test  ## measure omq and its peers (ARGS=... for what and how)
 bench-broker: ready-test  ## omq's broker next to NATS, Redis and RabbitMQ (ARGS=... for what and how)
 	@$(PY) -m bench.broker.install
 	@$(PY) -m bench.broker $(ARGS)
+
+bench-replicated: ready-test  ## a cluster of brokers next to nats-py on the same servers (ARGS=... for what and how)
+	@$(PY) -m bench.replicated $(ARGS)
 
 test-faults: ready-test  ## acknowledged messages outlive kills and failing disks; strace fails the calls (SEEDS=200)
 	@OMQ_FAULT_SEEDS=$(or $(SEEDS),200) $(TOOL).run_tests --only fault $(JOBS_OPTION) -- $(ARGS)

@@ -47,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "pause": lambda cluster: pauses(cluster, found.rounds),
     }
     tables = []
-    words = " ".join(word for word in argv or sys.argv[1:] if word != "--check")
-    command = f'make bench-replicated ARGS="{words}"' if words else "make bench-replicated"
+    words = [word for word in argv or sys.argv[1:] if word not in ("--check", "--json", str(found.json))]
+    command = f'make bench-replicated ARGS="{" ".join(words)}"' if words else "make bench-replicated"
     for name in wanted:
         with measured_cluster(place, found.lease) as cluster:
             measured = run[name](cluster)

@@ -37,6 +37,7 @@ REPLAY_DEPTH = 1000
 CREATED_AT_ONCE = 1000  # topics
 SETTLE_S = 5.0
 TIMEOUT_S = 120.0
+POLL_INTERVAL_S = 0.5
 
 
 def publish(cluster: MeasuredCluster, rounds: int, seconds: float) -> list[ClusterTable]:
@@ -104,8 +105,10 @@ def replay(cluster: MeasuredCluster, rounds: int, messages: int, place: Path) ->
             drivers[row].call("publish", messages)
         _wait_for(other.endpoint, lambda client: _last(client) >= messages)
         time.sleep(SETTLE_S)
-        for _ in range(rounds):
-            for row, (_, pid) in nodes.items():
+        rows = list(nodes)
+        for number in range(rounds):
+            for row in rows[number % len(rows) :] + rows[: number % len(rows)]:
+                pid = nodes[row][1]
                 before = busy([pid])
                 report = drivers[row].call("replay", messages)
                 used = 1e6 * (busy([pid]) - before) / messages
@@ -164,7 +167,7 @@ def _wait_for(endpoint: str, condition: object) -> None:
         while not condition(client):  # type: ignore[operator]
             if time.monotonic() > end:
                 raise RunError(f"{endpoint} does not get what was written within {TIMEOUT_S:.0f} s")
-            time.sleep(0.05)
+            time.sleep(POLL_INTERVAL_S)
 
 
 def _last(client: Client) -> int:

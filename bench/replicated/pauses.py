@@ -18,13 +18,15 @@ from bench.replicated.report import ClusterTable
 from omq.broker import Client
 
 PAUSE = Metric("pause", "omq, s", 2, less_is_better=True)
-ELECTION = Metric("election", "nats-py, s", 2, less_is_better=True)
-BEYOND = Metric("beyond", "beyond it, s", 2, less_is_better=True)
+PLAIN_PAUSE = Metric("plain", "nats-py, s", 2, less_is_better=True)
+ELECTION = Metric("election", "election of the journal's leader, s", 2, less_is_better=True)
+BEYOND = Metric("beyond", "omq beyond it, s", 2, less_is_better=True)
 KILLED = {
     "the broker that leads": (True, False),
     "the server that leads the stream": (False, True),
     "both": (True, True),
 }
+ELECTED = f"$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED.{JOURNAL}"
 PLAIN = "plain"  # a stream of nats-py next to the journal
 STEADY_S = 2.0  # before a kill
 TIMEOUT_S = 90.0  # of a publication
@@ -37,12 +39,16 @@ class GapClock:
 
     Args:
         publish: Publishes until it is stopped, and calls `succeeded` after each success.
+
+    Attributes:
+        elected: The time of the last election of the journal's leader, if `publish` sets it.
     """
 
     def __init__(self, publish: Callable[[GapClock], None]) -> None:
         self.stopped = threading.Event()
         self.longest = 0.0
         self.last = 0.0
+        self.elected = 0.0
         self._thread = threading.Thread(target=publish, args=(self,), daemon=True)
         self._thread.start()
 
@@ -73,14 +79,13 @@ class GapClock:
 
 def pauses(cluster: MeasuredCluster, rounds: int) -> list[ClusterTable]:
     """Measures the longest pauses between acknowledgements when a leader is killed with SIGKILL."""
-    table = ClusterTable("pause", "longest pause at a SIGKILL", (PAUSE, ELECTION, BEYOND))
+    table = ClusterTable("pause", "longest pause at a SIGKILL", (PAUSE, PLAIN_PAUSE, ELECTION, BEYOND))
     with Client(cluster.endpoints, timeout=TIMEOUT_S) as client:
         client.create("pause", persistence="strong")
     asyncio.run(_create_stream(cluster.servers.urls))
     for _ in range(rounds):
         for row, (broker, server) in KILLED.items():
-            found = _pause(cluster, broker, server)
-            table.add(row, **found, beyond=found["pause"] - found["election"])
+            table.add(row, **_pause(cluster, broker, server))
     return [table]
 
 
@@ -110,7 +115,9 @@ def _pause(cluster: MeasuredCluster, broker: bool, server: bool) -> dict[str, fl
         time.sleep(STEADY_S)
         for clock in clocks:
             clock.wait(time.monotonic())
-        return {"pause": clocks[0].longest, "election": clocks[1].longest}
+        pause, plain = (clock.longest for clock in clocks)
+        election = max(0.0, clocks[1].elected - killed)
+        return {"pause": pause, "plain": plain, "election": election, "beyond": pause - election}
     finally:
         for clock in clocks:
             clock.stop()
@@ -137,6 +144,11 @@ async def _create_stream(urls: list[str]) -> None:
 async def _publish_plain(urls: list[str], clock: GapClock) -> None:
     connection = await nats.connect(urls, error_cb=ignored)
     stream = connection.jetstream()
+
+    async def elected(message: object) -> None:
+        clock.elected = time.monotonic()
+
+    await connection.subscribe(ELECTED, cb=elected)
     while not clock.stopped.is_set():
         await asyncio.sleep(PUBLISH_INTERVAL_S)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 
 from bench.plan import Metric
@@ -91,20 +92,26 @@ class ClusterTable:
         rule = ["---", *["---:"] * (len(head) - 1)]
         rounds = max(map(len, self.samples.values()), default=0)
         counted = f"medians of {rounds} rounds" if rounds != 1 else "one round"
-        return "\n".join([f"{self.title} ({counted}):", "", *map(markdown_row, (head, rule, *rows))])
+        title = self.title[0].upper() + self.title[1:]
+        return "\n".join([f"{title} ({counted}):", "", *map(markdown_row, (head, rule, *rows))])
 
 
-def write(tables: Sequence[ClusterTable], command: str) -> None:
+def write(tables: Sequence[ClusterTable], command: str, path: Path = PAGE) -> None:
     """Replaces the text of the page between the marks of the tables.
+
+    Args:
+        tables: The tables.
+        command: The command that measures them again.
+        path: Another page than the one in the docs.
 
     Raises:
         ValueError: The page has no marks of a table.
     """
-    page = PAGE.read_text(encoding="utf-8")
+    page = path.read_text(encoding="utf-8")
     for key in dict.fromkeys(table.key for table in tables):
         marks = re.compile(rf"(?<=<!-- {key} -->\n).*?(?=<!-- /{key} -->)", re.DOTALL)
         if not marks.search(page):
-            raise ValueError(f"{PAGE} has no marks for {key}: add them")
+            raise ValueError(f"{path} has no marks for {key}: add them")
         text = "\n\n".join(table.markdown() for table in tables if table.key == key)
         page = marks.sub(lambda _, text=text: f"\n`{command}`\n\n{text}\n", page)  # type: ignore[misc]
-    PAGE.write_text(page, encoding="utf-8")
+    path.write_text(page, encoding="utf-8")

@@ -7,6 +7,7 @@ Run as a program it is the `omq` command, and ends with its standard input:
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -157,6 +158,21 @@ def end_with_input() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def free_ports(hosts: tuple[str, ...], count: int) -> list[int]:
+    """Returns ports that are free on all hosts."""
+    found: list[int] = []
+    while len(found) < count:
+        with ExitStack() as kept, suppress(OSError):
+            port = 0
+            for host in hosts:
+                one = kept.enter_context(socket.socket())
+                one.bind((host, port))
+                port = one.getsockname()[1]
+            if port not in found:
+                found.append(port)
+    return found
 
 
 if __name__ == "__main__":

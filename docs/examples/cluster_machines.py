@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from typing import Any, Final
 
 import nats
 
-from child_processes import Child, ChildError, OmqServer
+from child_processes import Child, ChildError, OmqServer, free_ports
 
 HOSTS: Final = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 CLUSTER: Final = "demo"
@@ -103,11 +102,15 @@ class Machine:
         """
         self._broker.endpoints()
 
-    def lose(self) -> None:
-        """Kills all of its processes with SIGKILL, and deletes its disk."""
+    def kill(self) -> None:
+        """Kills all of its processes with SIGKILL."""
         self.alive = False
         for process in self._processes:
             process.kill()
+
+    def lose(self) -> None:
+        """Kills it, and deletes its disk."""
+        self.kill()
         shutil.rmtree(self._disk)
 
     @property
@@ -127,24 +130,10 @@ def three_machines(folder: Path) -> Iterator[tuple[list[Machine], ExitStack]]:
     with ExitStack() as stack:
         for machine in machines:
             machine.start(stack)
+            stack.callback(machine.kill)
         for machine in machines:
             machine.serving()
         yield machines, stack
-
-
-def free_ports(hosts: tuple[str, ...], count: int) -> list[int]:
-    """Returns ports that are free on all hosts."""
-    found: list[int] = []
-    while len(found) < count:
-        with ExitStack() as kept, suppress(OSError):
-            port = 0
-            for host in hosts:
-                one = kept.enter_context(socket.socket())
-                one.bind((host, port))
-                port = one.getsockname()[1]
-            if port not in found:
-                found.append(port)
-    return found
 
 
 def leader(machines: list[Machine]) -> Machine:

@@ -106,14 +106,17 @@ class Publisher(ClusterClient):
         rate: Messages a second.
         batch: Messages of a call.
         size: Bytes of a message.
+        published: The number of messages that the topic has already.
 
     Attributes:
         acknowledged: The number of messages whose ids have come; their numbers are below it.
     """
 
-    def __init__(self, topic: str, endpoints: list[str], *, rate: float, batch: int, size: int) -> None:
+    def __init__(
+        self, topic: str, endpoints: list[str], *, rate: float, batch: int, size: int, published: int = 0
+    ) -> None:
         super().__init__(f"publisher of {topic!r}", endpoints)
-        self.acknowledged = 0
+        self.acknowledged = published
         self._topic = topic
         self._interval = batch / rate
         self._batch = batch

@@ -23,7 +23,6 @@ class CopyQuery(Child):
     """
 
     def __init__(self, folder: Path, endpoints: list[str], source: str, sink: str) -> None:
-        self._ready = folder / "query.ready"
         super().__init__("Spark query", __file__, folder, ",".join(endpoints), source, sink, log=folder / "query.log")
 
     def check(self) -> None:
@@ -34,15 +33,6 @@ class CopyQuery(Child):
         """
         if self.status is not None:
             raise self.error(f"has ended with status {self.status}")
-
-    def started(self) -> bool:
-        """Returns whether the query has started.
-
-        Raises:
-            ChildError: It has ended.
-        """
-        self.check()
-        return self._ready.exists()
 
     def __exit__(self, *error: object) -> None:
         with suppress(ProcessLookupError):
@@ -60,9 +50,7 @@ def copy(folder: str, endpoints: str, source: str, sink: str) -> None:
     reader = spark.readStream.format("omq").option("connect", endpoints).option("topic", source)
     frame = reader.option("startingOffsets", "earliest").option("columns", "value").option("timeout", TIMEOUT_S).load()
     writer = frame.writeStream.format("omq").option("connect", endpoints).option("topic", sink)
-    query = writer.option("checkpointLocation", f"{folder}/checkpoint").option("timeout", TIMEOUT_S).start()
-    Path(folder, "query.ready").touch()
-    query.awaitTermination()
+    writer.option("checkpointLocation", f"{folder}/checkpoint").option("timeout", TIMEOUT_S).start().awaitTermination()
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
 """Sends files through three nodes of a cluster, and kills the one that receives them: `make demo-pzq`."""
 
 import hashlib
-import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 import omq
-from child_processes import OmqServer
+from child_processes import OmqServer, free_ports
 from demo_commands import SETTINGS, choose_files, directory_option, reporter, scratch_folder
 from file_blocks import FileSet, read_blocks
 from omq.cli.parameters import FiniteFloat
@@ -178,21 +177,6 @@ class FileTransfer:
         return len(self.acknowledged - self.delivered)
 
 
-def free_ports(count: int) -> list[int]:
-    """Returns ports that are free on all hosts."""
-    found: list[int] = []
-    while len(found) < count:
-        with ExitStack() as kept, suppress(OSError):
-            port = 0
-            for host in HOSTS:
-                one = kept.enter_context(socket.socket())
-                one.bind((host, port))
-                port = one.getsockname()[1]
-            if port not in found:
-                found.append(port)
-    return found
-
-
 def run(file_set: FileSet, folder: Path, seconds: float, report: Callable[[str], None]) -> FileTransfer:
     """Runs the nodes, the producer and the consumers, and kills the node that the producer sends to.
 
@@ -210,7 +194,7 @@ def run(file_set: FileSet, folder: Path, seconds: float, report: Callable[[str],
                 raise stream.error
             time.sleep(0.05)
 
-    ports = free_ports(4)
+    ports = free_ports(HOSTS, 4)
     nodes = [ClusterNode(folder, host, ports) for host in HOSTS]
     owner = nodes[0]
     with ExitStack() as servers, closing(stream):

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from child_processes import ChildError
 from cluster_machines import Machine, leader, move_stream, nats_server, three_machines
-from cluster_work import FinishedJobs, Publisher, Subscriber, Worker, number_of
+from cluster_work import FinishedJobs, Publisher, Subscriber, Worker, body_of, number_of
 from copy_query import CopyQuery
 from demo_commands import SETTINGS, reporter, scratch_folder
 from omq.broker import Client
@@ -34,9 +34,10 @@ JOBS_BYTES: Final = 100
 WORKERS: Final = 2
 LOSS_SHARE: Final = 0.25  # of the feed, until a machine is lost
 RETURN_DELAY_S: Final = 4.0  # after the cluster goes on, until an empty machine takes its place
+RETURNED_S: Final = 2.0  # at least, for which it takes part in the feed
 SETTLE_S: Final = 1.5  # in which something that comes twice would come
 TIMEOUT_S: Final = 60.0  # of each step
-SPARK_TIMEOUT_S: Final = 180.0  # for its start on a busy machine
+SPARK_TIMEOUT_S: Final = 240.0  # for its start on a busy machine
 POLL_INTERVAL_S: Final = 0.05
 
 
@@ -57,6 +58,7 @@ class Clients:
     Args:
         endpoints: Those of all brokers.
         stack: Leaving it ends them.
+        published: Messages of the feed that are there already.
 
     Attributes:
         feed: The publisher of the feed.
@@ -65,10 +67,10 @@ class Clients:
         finished: What the workers have done.
     """
 
-    def __init__(self, endpoints: list[str], stack: ExitStack) -> None:
+    def __init__(self, endpoints: list[str], stack: ExitStack, published: int) -> None:
         self.finished = FinishedJobs()
         self.subscriber = Subscriber(FEED, endpoints)
-        self.feed = Publisher(FEED, endpoints, rate=FEED_RATE, batch=FEED_BATCH, size=FEED_BYTES)
+        self.feed = Publisher(FEED, endpoints, rate=FEED_RATE, batch=FEED_BATCH, size=FEED_BYTES, published=published)
         self.jobs = Publisher(JOBS, endpoints, rate=JOBS_RATE, batch=JOBS_BATCH, size=JOBS_BYTES)
         workers = [Worker(JOBS, endpoints, self.finished) for _ in range(WORKERS)]
         self._all = (self.subscriber, *workers, self.feed, self.jobs)
@@ -130,12 +132,16 @@ class Demo:
             client.create(FEED, delivery="broadcast", persistence="strong")
             client.create(JOBS, delivery="round-robin", persistence="strong")
             client.create(COPIES, delivery="broadcast", persistence="strong")
+            published = 0
             if self._spark:
-                query = stack.enter_context(CopyQuery(self._folder, endpoints, FEED, COPIES))
-                self._until(query.started, "the Spark query has not started", SPARK_TIMEOUT_S)
-                self._report(f"a Spark query copies {FEED!r} to {COPIES!r}, exactly once")
-                self._query = query
-            self._clients = clients = Clients(endpoints, stack)
+                bodies = [body_of(number, FEED_BYTES) for number in range(FEED_BATCH)]
+                published = len(client.publish_many(FEED, bodies))
+                self._query = stack.enter_context(CopyQuery(self._folder, endpoints, FEED, COPIES))
+                self._report(f"a Spark query begins to copy {FEED!r} to {COPIES!r}, exactly once")
+                self._until(
+                    lambda: last(client, COPIES) > 0, "has not copied anything", SPARK_TIMEOUT_S, self._query.error
+                )
+            self._clients = clients = Clients(endpoints, stack, published)
             begun = time.monotonic()
             self._report(f"a feed, a subscriber, jobs and {WORKERS} workers begin; two disks have what is acknowledged")
             self._until(lambda: time.monotonic() > begun + LOSS_SHARE * self._seconds)
@@ -145,7 +151,8 @@ class Demo:
             lost.start(stack)
             lost.serving()
             self._report(f"{lost.name} returns with empty disks")
-            self._until(lambda: time.monotonic() > begun + self._seconds)
+            end = max(begun + self._seconds, time.monotonic() + RETURNED_S)
+            self._until(lambda: time.monotonic() > end)
             for publisher in (clients.feed, clients.jobs):
                 publisher.stop()
             self._until(lambda: not clients.feed.alive and not clients.jobs.alive, "the publishers do not end")
@@ -183,6 +190,8 @@ class Demo:
             self._settle(lambda: last(client, COPIES) >= feed.acknowledged)
             copies = Counter(number_of(message.body) for message in client.read(COPIES))
             rows.append(compared("feed, copied by Spark", feed.acknowledged, copies))
+            if rows[-1].lost and self._query is not None:
+                self._report(str(self._query.error("has not copied everything")))
         with Client(lost.endpoint, role="any", timeout=TIMEOUT_S) as returned:
             self._settle(lambda: last(returned, FEED) >= feed.acknowledged)
             copies = Counter(number_of(message.body) for message in returned.read(FEED))
@@ -196,12 +205,18 @@ class Demo:
         settled = time.monotonic()
         self._until(lambda: time.monotonic() > settled + SETTLE_S)
 
-    def _until(self, condition: Callable[[], bool], failure: str = "", seconds: float = TIMEOUT_S) -> None:
+    def _until(
+        self,
+        condition: Callable[[], bool],
+        failure: str = "",
+        seconds: float = TIMEOUT_S,
+        error: Callable[[str], ChildError] = ChildError,
+    ) -> None:
         """Waits for a condition, and shows the progress."""
         end = time.monotonic() + seconds if failure else float("inf")
         while not condition():
             if time.monotonic() > end:
-                raise ChildError(f"{failure} within {seconds:.0f} s")
+                raise error(f"{failure} within {seconds:.0f} s")
             self._show()
             time.sleep(POLL_INTERVAL_S)
 

@@ -22,6 +22,7 @@ EXTRAS = {
     "demo": "demo",
     "broker": "broker,cli",
     "goby": "goby,cli",
+    "replicated": "demo-replicated",
     "spark": "spark,broker",
     "test": "test-all",
 }
