@@ -14,7 +14,7 @@ from bench.broker.servers import serving
 from bench.measure import calibrated, percentiles
 from bench.plan import RATE, Metric
 from bench.processes import RunError
-from bench.replicated.cluster import JOURNAL, Driver, MeasuredCluster, busy
+from bench.replicated.cluster import JOURNAL, DriverProcess, MeasuredCluster, busy
 from bench.replicated.report import ClusterTable
 from omq.broker import Client
 
@@ -49,16 +49,16 @@ def publish(cluster: MeasuredCluster, rounds: int, seconds: float) -> list[Clust
             table = ClusterTable("publish", title, (RATE, SERVERS, CLIENT), WINDOW_ROW, CLUSTER_ROW, 0.7)
             single = ClusterTable("publish", f"publish strong, {size:,} B, one at a time", (MEDIAN, TAIL), "nats-py")
             leader = cluster.brokers.leader().endpoint
-            drivers = {CLUSTER_ROW: stack.enter_context(Driver("omq_client", leader, size, depth, {}))}
+            drivers = {CLUSTER_ROW: stack.enter_context(DriverProcess("omq_client", leader, size, depth, {}))}
             drivers[CLUSTER_ROW].call("create")
             server = cluster.servers[0].url.removeprefix("nats://")
-            maker = stack.enter_context(Driver("nats_replicated", server, size, depth, {}))
+            maker = stack.enter_context(DriverProcess("nats_replicated", server, size, depth, {}))
             maker.call("create")
             server = cluster.server_of(TOPIC)  # nats-py publishes at the leader of its stream
             for row, way in ((WINDOW_ROW, "window"), (GATHER_ROW, "gather")):
-                drivers[row] = stack.enter_context(Driver("nats_replicated", server, size, depth, {"by": way}))
+                drivers[row] = stack.enter_context(DriverProcess("nats_replicated", server, size, depth, {"by": way}))
             server = cluster.server_of(JOURNAL)
-            drivers[JOURNAL_ROW] = stack.enter_context(Driver("journal_appends", server, size, depth, {}))
+            drivers[JOURNAL_ROW] = stack.enter_context(DriverProcess("journal_appends", server, size, depth, {}))
             drivers[JOURNAL_ROW].call("create")
             for _ in range(rounds):
                 for row, driver in drivers.items():
@@ -70,7 +70,7 @@ def publish(cluster: MeasuredCluster, rounds: int, seconds: float) -> list[Clust
     return tables
 
 
-def _burst(cluster: MeasuredCluster, driver: Driver, seconds: float, depth: int) -> dict[str, float]:
+def _burst(cluster: MeasuredCluster, driver: DriverProcess, seconds: float, depth: int) -> dict[str, float]:
     used = [0.0, 0.0]
 
     def burst(count: int) -> float:
@@ -98,7 +98,7 @@ def replay(cluster: MeasuredCluster, rounds: int, messages: int, place: Path) ->
         drivers = {}
         for row, (endpoint, _) in nodes.items():
             options = {"role": "any"} if row == follower else {}
-            driver = Driver("omq_client", endpoint, REPLAY_BYTES, REPLAY_DEPTH, options)
+            driver = DriverProcess("omq_client", endpoint, REPLAY_BYTES, REPLAY_DEPTH, options)
             drivers[row] = stack.enter_context(driver)
         for row in (plain, "the leader"):
             drivers[row].call("create")
@@ -118,7 +118,7 @@ def replay(cluster: MeasuredCluster, rounds: int, messages: int, place: Path) ->
 
 
 def idle(cluster: MeasuredCluster, rounds: int, seconds: float, topics: int) -> list[ClusterTable]:
-    """Measures the cost of topics that nobody writes."""
+    """Measures the cost of topics that are not written."""
     table = ClusterTable("idle", f"a cluster at rest, {seconds:g} s", (LEADER, FOLLOWERS, NATS, ENTRIES, BYTES))
     for row, count in (("without topics", 0), (f"with {topics:,} topics", topics)):
         if count:

@@ -132,7 +132,7 @@ def measured_cluster(place: Path, lease: float) -> Iterator[MeasuredCluster]:
             yield MeasuredCluster(brokers, servers, directory)
 
 
-class Driver(ControlledProcess):
+class DriverProcess(ControlledProcess):
     """A client in a process of its own.
 
     Args:

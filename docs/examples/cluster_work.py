@@ -97,7 +97,7 @@ class ClusterClient:
         self._thread.join(END_TIMEOUT_S)
 
 
-class Publisher(ClusterClient):
+class NumberPublisher(ClusterClient):
     """Publishes numbered messages at an even pace.
 
     Args:
@@ -130,7 +130,7 @@ class Publisher(ClusterClient):
             self.succeeded()
 
 
-class Subscriber(ClusterClient):
+class NumberSubscriber(ClusterClient):
     """Receives all messages of a topic.
 
     Attributes:
@@ -172,7 +172,7 @@ class FinishedJobs:
 
     @property
     def stored(self) -> Counter[int]:
-        """How often each number is stored."""
+        """The number of ids of each number."""
         return Counter({number: len(ids) for number, ids in self.ids.items()})
 
     @property
@@ -181,7 +181,7 @@ class FinishedJobs:
         return self.deliveries - self.stored.total()
 
 
-class Worker(ClusterClient):
+class JobThread(ClusterClient):
     """Takes jobs of a work queue, and acknowledges them.
 
     Args:

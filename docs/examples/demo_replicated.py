@@ -15,7 +15,7 @@ from rich.table import Table
 
 from child_processes import ChildError
 from cluster_machines import Machine, leader, move_stream, nats_server, three_machines
-from cluster_work import FinishedJobs, Publisher, Subscriber, Worker, body_of, number_of
+from cluster_work import FinishedJobs, JobThread, NumberPublisher, NumberSubscriber, body_of, number_of
 from copy_query import CopyQuery
 from demo_commands import SETTINGS, reporter, scratch_folder
 from omq.broker import Client
@@ -41,7 +41,7 @@ SPARK_TIMEOUT_S: Final = 240.0  # for its start on a busy machine
 POLL_INTERVAL_S: Final = 0.05
 
 
-class Row(NamedTuple):
+class ClusterRow(NamedTuple):
     """A row of the table."""
 
     name: str
@@ -69,10 +69,12 @@ class Clients:
 
     def __init__(self, endpoints: list[str], stack: ExitStack, published: int) -> None:
         self.finished = FinishedJobs()
-        self.subscriber = Subscriber(FEED, endpoints)
-        self.feed = Publisher(FEED, endpoints, rate=FEED_RATE, batch=FEED_BATCH, size=FEED_BYTES, published=published)
-        self.jobs = Publisher(JOBS, endpoints, rate=JOBS_RATE, batch=JOBS_BATCH, size=JOBS_BYTES)
-        workers = [Worker(JOBS, endpoints, self.finished) for _ in range(WORKERS)]
+        self.subscriber = NumberSubscriber(FEED, endpoints)
+        self.feed = NumberPublisher(
+            FEED, endpoints, rate=FEED_RATE, batch=FEED_BATCH, size=FEED_BYTES, published=published
+        )
+        self.jobs = NumberPublisher(JOBS, endpoints, rate=JOBS_RATE, batch=JOBS_BATCH, size=JOBS_BYTES)
+        workers = [JobThread(JOBS, endpoints, self.finished) for _ in range(WORKERS)]
         self._all = (self.subscriber, *workers, self.feed, self.jobs)
         for client in self._all:
             stack.enter_context(client)
@@ -87,13 +89,13 @@ class Clients:
             client.check()
 
 
-def compared(name: str, acknowledged: int, delivered: Counter[int], pause: float | None = None) -> Row:
+def compared(name: str, acknowledged: int, delivered: Counter[int], pause: float | None = None) -> ClusterRow:
     """Compares what was delivered with the numbers that were acknowledged."""
     lost = sum(number not in delivered for number in range(acknowledged))
-    return Row(name, acknowledged, len(delivered), delivered.total() - len(delivered), lost, pause)
+    return ClusterRow(name, acknowledged, len(delivered), delivered.total() - len(delivered), lost, pause)
 
 
-class Demo:
+class ClusterDemo:
     """The run.
 
     Args:
@@ -118,7 +120,7 @@ class Demo:
         self._query: CopyQuery | None = None
         self.again = 0
 
-    def run(self) -> list[Row]:
+    def run(self) -> list[ClusterRow]:
         """Runs the cluster and its clients, and loses a machine; returns the rows of the table.
 
         Raises:
@@ -175,7 +177,7 @@ class Demo:
         self._report(f"{leader(machines).name} leads; all go on by themselves after {time.monotonic() - died:.1f} s")
         return lost
 
-    def _rows(self, clients: Clients, client: Client, lost: Machine) -> list[Row]:
+    def _rows(self, clients: Clients, client: Client, lost: Machine) -> list[ClusterRow]:
         """Waits until all is delivered, and compares it with what was acknowledged."""
         feed, jobs, finished = clients.feed, clients.jobs, clients.finished
         self._settle(
@@ -256,7 +258,7 @@ def why_no_spark() -> str:
     return java.missing().partition("\n")[0]
 
 
-def table(rows: list[Row], again: int) -> Table:
+def table(rows: list[ClusterRow], again: int) -> Table:
     """Returns the result as a table."""
     caption = f"{again:,} jobs were delivered again, as the lost leader had not yet stored their acknowledgements"
     out = Table(title="three machines, the leader's one lost and replaced", caption=caption if again else None)
@@ -285,7 +287,7 @@ def demo_replicated(seconds: float, spark: bool) -> None:
         console.print(f"without a Spark query: {reason}", highlight=False, soft_wrap=True)
         spark = False
     with scratch_folder() as folder:
-        demo = Demo(folder, seconds, spark, console)
+        demo = ClusterDemo(folder, seconds, spark, console)
         rows = demo.run()
     console.print(table(rows, demo.again))
     if any(row.lost or row.doubled for row in rows):
