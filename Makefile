@@ -40,7 +40,7 @@ demo-pzq: ready-broker  ## files through three nodes that replicate, their owner
 demo-replicated: ready-replicated  ## three brokers and three NATS servers; the machine of the leader is lost and replaced
 	@$(PY) docs/examples/demo_replicated.py $(ARGS)
 
-demo-spark: ready-spark  ## ticks of a topic into bars of another one while a worker is killed, then files (INPUT=ticks.csv, DIR=...)
+demo-spark: ready-spark  ## ticks of a topic into bars of another one while a worker is killed, then files (INPUT=ticks.csv, DIR=..., ARGS=--replicated)
 	@$(PY) docs/examples/demo_spark.py $${INPUT:+--input "$$INPUT"} $${DIR:+--dir "$$DIR"} $(ARGS)
 
 test: ready-test  ## lint, types, the core with its bounds checked, every test that is not slow (ARGS=... for pytest, JOBS=...)

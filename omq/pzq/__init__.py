@@ -17,8 +17,10 @@ from omq.pzq.client.consumer import Consumer, Delivery
 from omq.pzq.client.producer import Producer
 from omq.pzq.device.device import Device
 from omq.pzq.errors import Malformed, NotReplicated, ProduceTimeout, PzqError, Refused
+from omq.serving.cluster import Cluster
 
 __all__ = [
+    "Cluster",
     "Consumer",
     "Delivery",
     "Device",

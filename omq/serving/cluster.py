@@ -29,11 +29,11 @@ class Cluster:
     Attributes:
         name: The name of the cluster: up to 64 letters, digits, `-` and `_`.
         servers: The URLs of the NATS servers, as `nats://HOST:PORT` or `tls://HOST:PORT`.
-        node: The id of this broker, unique in the cluster; `None`: a random one, which is kept in the directory.
-        advertise: The endpoints of this broker that clients use; `None`: those that are bound.
+        node: The id of this member, unique in the cluster; `None`: a random one, which is kept in the directory.
+        advertise: The endpoints of this member that clients use; `None`: those that are bound.
         servers_sync: States that all NATS servers have `sync_interval: always`, which strong topics need.
-        lease: Seconds without an answer after which another broker takes the place of the leader. A cluster keeps those
-            of the broker that was started first.
+        lease: Seconds without an answer after which another member takes the place of the leader. A cluster keeps those
+            of the member that was started first.
         replicas: The NATS servers that keep a copy of the journal: 3 or 5; 1 for trials.
         user: The name of the user at the NATS servers.
         password: The password of the user.

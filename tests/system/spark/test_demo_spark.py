@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.optional_packages import require
 from tests.system.spark.conftest import ROOT, TOP
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.slow, pytest.mark.timeout(240)]
@@ -32,6 +33,18 @@ def test_every_tick_is_in_a_bar_once_though_a_worker_is_killed(tmp_path: Path) -
     assert "800 in" in ran.stdout
     assert "0 lost, 0 doubled" in ran.stdout
     assert "all match the disk" in ran.stdout
+    assert "Traceback" not in ran.stdout + ran.stderr
+
+
+def test_every_tick_is_in_a_bar_once_though_the_leader_of_the_cluster_is_lost(tmp_path: Path) -> None:
+    require("nats")
+    (tmp_path / "one").write_bytes(b"x")
+    ran = demo("--replicated", "--dir", str(tmp_path))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "is lost: the leader of the cluster" in ran.stdout
+    assert "a worker is killed" in ran.stdout
+    assert "24,000 in" in ran.stdout
+    assert "0 lost, 0 doubled" in ran.stdout
     assert "Traceback" not in ran.stdout + ran.stderr
 
 
