@@ -9,7 +9,7 @@ import pytest
 from omq.store.replication import lease
 from omq.store.replication.journal import JournalUnavailable
 from omq.store.replication.role_machine import Role, RoleMachine
-from tests.model.replication_model import Broken, ByChance, Case, Chooser, Cluster, Deviations
+from tests.model.replication_model import Broken, ByChance, Case, Chooser, Cluster, Deviations, Node
 
 
 def long_case(seed: int) -> Case:
@@ -114,6 +114,37 @@ def test_snapshots_by_chance() -> None:
     assert any(cluster.loaded for cluster in found)
 
 
+class EveryEvent(Chooser):
+    """Selects the first event that is possible, each time."""
+
+    def select(self, count: int) -> int:
+        return int(self.trace[-1][1] == "event")
+
+
+class ShortTerms(Cluster):
+    """A cluster in which each leader ends soon, and comes back."""
+
+    def events(self) -> list[tuple[str, Node]]:
+        nodes = self.nodes.values()
+        if self.journal.size > 3 * self.case.snapshot_bytes:
+            raise Broken(f"the journal keeps {self.journal.size} bytes")
+        down = [("restart", node) for node in nodes if node.machine is None]
+        return down or [("close", node) for node in nodes if node.leads()]
+
+
+def end_leaders(machine: type[RoleMachine] = RoleMachine) -> Cluster:
+    """Runs a cluster with many leaders, each of which appends less than what needs a snapshot."""
+    cluster = ShortTerms(Case(nodes="ab", writes=4, rounds=200, snapshot_bytes=1000), EveryEvent(), machine)
+    cluster.run()
+    return cluster
+
+
+def test_leaders_that_end_early_truncate_the_journal() -> None:
+    cluster = end_leaders()
+    assert cluster.leaders > 20
+    assert cluster.journal.first > 1
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_many_faults_by_chance() -> None:
@@ -211,6 +242,13 @@ class AnswersBeforeTheJournal(RoleMachine):
         self._apply(self.position + 1, entry, 1, answers=True)
 
 
+class ForgetsWhatTheJournalKeeps(RoleMachine):
+    """Makes snapshots only by what it has read and appended since its start."""
+
+    async def _count_kept(self) -> None:
+        pass
+
+
 def walk_until_broken(machine: type[RoleMachine]) -> None:
     for seed in range(0, 2000, 5):  # those in which a store is slow
         walk(seed, machine)
@@ -235,6 +273,11 @@ MUTATIONS = {
 def test_a_mutation_is_found(machine: type[RoleMachine]) -> None:
     with pytest.raises(Broken, match=MUTATIONS[machine]):
         walk_until_broken(machine)
+
+
+def test_a_leader_that_forgets_what_the_journal_keeps_is_found() -> None:
+    with pytest.raises(Broken, match="the journal keeps"):
+        end_leaders(ForgetsWhatTheJournalKeeps)
 
 
 def test_a_wait_without_a_margin_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

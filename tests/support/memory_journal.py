@@ -63,6 +63,11 @@ class MemoryJournal:
         """The last sequence."""
         return self.first + len(self.chunks) - 1
 
+    @property
+    def size(self) -> int:
+        """The bytes of its chunks."""
+        return sum(len(chunk.data) for chunk in self.chunks)
+
     def node(self) -> NodeJournal:
         """Returns the connection of another node."""
         return NodeJournal(self)
@@ -229,6 +234,12 @@ class NodeJournal:
         await self._answer()
         return last
 
+    async def size(self) -> int:
+        await self._request()
+        size = self.servers.size
+        await self._answer()
+        return size
+
     async def truncate(self, below: int) -> None:
         await self._request()
         self.servers.truncate(below)
@@ -365,6 +376,9 @@ class RemoteJournal:
 
     async def last(self) -> int:
         return await self._call(self._node.last())
+
+    async def size(self) -> int:
+        return await self._call(self._node.size())
 
     async def truncate(self, below: int) -> None:
         await self._call(self._node.truncate(below))

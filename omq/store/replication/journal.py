@@ -112,6 +112,16 @@ class Journal(Protocol):
         """
         ...
 
+    async def size(self) -> int:
+        """Returns the bytes that the journal keeps, with those that the servers add to each entry.
+
+        The number may be that of a moment ago.
+
+        Raises:
+            JournalUnavailable: The servers do not answer.
+        """
+        ...
+
     async def truncate(self, below: int) -> None:
         """Drops the entries with sequences below this one.
 

@@ -248,6 +248,10 @@ class NatsJournal:
         self._last = max(self._last, last)
         return last
 
+    async def size(self) -> int:
+        """Returns the bytes that the journal keeps. See `Journal.size`."""
+        return int((await self._checked(PROBE_TIMEOUT_S, stay=True))["bytes"])
+
     async def truncate(self, below: int) -> None:
         """Drops the entries with sequences below this one. See `Journal.truncate`."""
         if below <= 1:

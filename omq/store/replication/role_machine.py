@@ -487,6 +487,7 @@ class RoleMachine:
         held, clock = self._held, self._clock
         held.renew(since)
         self._next_upkeep = clock.now()
+        counting = asyncio.ensure_future(self._count_kept())
         try:
             if clock.now() < held.end:
                 self._set_role(Role.LEADER)
@@ -512,6 +513,7 @@ class RoleMachine:
             pass
         finally:
             self._step_down()
+            await _cancel(counting)
 
     async def _idle(self, until: float) -> None:
         """Waits for writes."""
@@ -663,6 +665,21 @@ class RoleMachine:
             self._fail(queued, self._not_leader())
 
     # Snapshots
+
+    async def _count_kept(self) -> None:
+        """Counts entries from before the start of this node, if the journal keeps too many.
+
+        A journal that leaders truncate keeps between one and two times `snapshot_bytes`.
+        """
+        limit = self._settings.snapshot_bytes
+        if not limit:
+            return
+        try:
+            size = await self._journal.size()
+        except StoreError:
+            return  # the next leader asks again
+        if self._snapshot is None:
+            self._journal_bytes = max(self._journal_bytes, size - limit)
 
     def _make_snapshot(self) -> None:
         """Begins a snapshot if the journal has grown enough."""

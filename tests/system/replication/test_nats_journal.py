@@ -244,6 +244,18 @@ class TestTruncation:
 
         with_journal(servers, "truncated", test)
 
+    def test_the_size_is_that_of_what_is_kept(self, servers: NatsServers) -> None:
+        async def test(journal: NatsJournal) -> None:
+            assert await journal.size() == 0
+            last = 0
+            for _ in range(10):
+                last = await journal.append(bytes(10_000), last)
+            assert 100_000 <= await journal.size() < 110_000
+            await journal.truncate(last)
+            assert 10_000 <= await journal.size() < 11_000
+
+        with_journal(servers, "size", test)
+
     def test_a_reader_of_a_truncated_journal_with_nothing_left(self, servers: NatsServers) -> None:
         async def test(journal: NatsJournal) -> None:
             await journal.append(b"first", 0)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from omq.store.errors import InDoubt, NotLeader, StoreError, StoreFailed, TopicFull
 from omq.store.interface import Append, Write
 from omq.store.replication.codec import Entry, Kind, Lease, decode, encode
+from omq.store.replication.journal import JournalUnavailable, JournalUnusable
 from omq.store.replication.role_machine import NodeClock, ReplicaSettings, Role, RoleMachine
 from tests.model.replication_model import ModelStore
 from tests.model.virtual_loop import VirtualLoop
@@ -25,6 +27,10 @@ class LoopClock(NodeClock):
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
+
+    async def wait(self, tasks: Iterable[asyncio.Future[Any]], until: float) -> None:
+        now = self.now()
+        await super().wait(tasks, max(until, now + 1e-6) if until > now else until)  # time passes, despite rounding
 
 
 class PickyStore(ModelStore):
@@ -56,9 +62,11 @@ class PickyStore(ModelStore):
 class Node:
     """A running node."""
 
-    def __init__(self, servers: MemoryJournal, name: str = "a", snapshot_bytes: int = 0) -> None:
+    def __init__(
+        self, servers: MemoryJournal, name: str = "a", snapshot_bytes: int = 0, store: PickyStore | None = None
+    ) -> None:
         self.servers = servers
-        self.store = PickyStore()
+        self.store = store or PickyStore()
         self.journal: NodeJournal = servers.node()
         self.finished: list[Write] = []
         self.roles: list[tuple[Role, str]] = []
@@ -352,6 +360,84 @@ def test_a_new_leader_truncates_the_journal_up_to_the_snapshot_before() -> None:
         assert servers.first == position + 1 < servers.snapshot[0]
 
     run(test)
+
+
+def test_leaders_that_end_early_truncate_the_journal() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        store = PickyStore()
+        for _ in range(30):
+            node = Node(servers, "a", snapshot_bytes=1000, store=store)
+            await node.leads()
+            await node.write("x" * 200)
+            await asyncio.sleep(LEASE_S / 10)
+            assert servers.size < 2500
+            node.machine.close()
+            await node.task
+        assert servers.first > 1
+        assert len(store.records) == 30
+
+    run(test)
+
+
+def test_a_leader_makes_one_snapshot_of_a_long_journal() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        first = Node(servers, "a")
+        await first.leads()
+        for _ in range(20):
+            await first.write("x" * 200)
+        first.machine.close()
+        await first.task
+        second = Node(servers, "b", snapshot_bytes=1000)
+        begun: list[Path] = []
+        copy = second.store.snapshot
+
+        async def snapshot(target: Path) -> int:
+            begun.append(target)
+            await asyncio.sleep(LEASE_S / 10)
+            return await copy(target)
+
+        async def size() -> int:
+            await until(lambda: begun)
+            return servers.size
+
+        second.store.snapshot = snapshot  # type: ignore[method-assign]
+        second.journal.size = size  # type: ignore[method-assign]
+        await second.leads()
+        await asyncio.sleep(2 * LEASE_S)
+        assert len(begun) == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize("error", [None, JournalUnavailable("no answer"), JournalUnusable("another stream")])
+def test_a_leader_does_not_wait_for_the_size_of_the_journal(error: StoreError | None) -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers, snapshot_bytes=1000)
+        asked = []
+
+        async def size() -> int:
+            asked.append(node.machine.is_leader_now())
+            if error is not None:
+                raise error
+            await asyncio.Event().wait()
+            return 0
+
+        node.journal.size = size  # type: ignore[method-assign]
+        await node.leads()
+        begin = asyncio.get_running_loop().time()
+        (write,) = await node.write("x")
+        assert asyncio.get_running_loop().time() - begin < 0.1 * LEASE_S
+        await asyncio.sleep(5 * LEASE_S)
+        assert (write.error, asked, node.machine.trouble) == (None, [True], "")
+        assert [role for role, _ in node.roles] == [Role.CANDIDATE, Role.LEADER]
+        await asyncio.wait_for(_closed(node), LEASE_S)
+
+    run(test)
+
+
+async def _closed(node: Node) -> None:
+    node.machine.close()
+    await node.task
 
 
 def test_a_node_that_cannot_apply_stops_and_leaves_doubt() -> None:
