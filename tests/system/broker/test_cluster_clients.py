@@ -193,7 +193,7 @@ def test_a_leader_that_refuses_everything_is_not_asked_without_a_pause(twin, clu
     with client_of(twin, leader.endpoint, timeout=1.5) as client:
         with pytest.raises(BrokerTimeout, match=r"this broker is a follower.*the message may be stored"):
             twin.wait(client.publish(topic, b"x"))
-        assert 3 <= leader.hellos <= 9
+        assert 3 <= leader.hellos <= 40  # a connection of a second, on a slow machine, resets the delay
         leader.refuses = False
         assert twin.wait(client.publish(topic, b"y")) == 1
 
