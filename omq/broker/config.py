@@ -319,7 +319,7 @@ def _config(content: dict[str, Any], folder: Path, override: SecurityFiles | Non
 
 
 _CLUSTER: Final = (
-    *("name", "servers", "node", "advertise", "servers_sync", "lease", "replicas"),
+    *("name", "servers", "node", "advertise", "servers_sync", "lease", "replicas", "snapshot_bytes"),
     *("user", "password", "token", "credentials", "domain"),
 )
 

@@ -20,6 +20,8 @@ MIN_LEASE_S: Final = 0.3
 MAX_LEASE_S: Final = 600.0
 DEFAULT_LEASE_S: Final = 3.0
 _REPLICAS: Final = (1, 3, 5)
+MIN_SNAPSHOT_BYTES: Final = 1 << 20
+DEFAULT_SNAPSHOT_BYTES: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,8 @@ class Cluster:
         lease: Seconds without an answer after which another member takes the place of the leader. A cluster keeps those
             of the member that was started first.
         replicas: The NATS servers that keep a copy of the journal: 3 or 5; 1 for trials.
+        snapshot_bytes: Bytes of entries after which the leader stores a snapshot, and truncates the journal up to the
+            snapshot before it. The journal takes about twice as much.
         user: The name of the user at the NATS servers.
         password: The password of the user.
         token: A token, for servers that use these.
@@ -53,6 +57,7 @@ class Cluster:
     servers_sync: bool = False
     lease: float = DEFAULT_LEASE_S
     replicas: int = 3
+    snapshot_bytes: int = DEFAULT_SNAPSHOT_BYTES
     user: str = ""
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
@@ -83,6 +88,10 @@ class Cluster:
             raise _invalid("lease", lease, f"must be seconds from {MIN_LEASE_S} to {MAX_LEASE_S:.0f}")
         if self.replicas not in _REPLICAS or isinstance(self.replicas, bool):
             raise _invalid("replicas", self.replicas, "must be 3 or 5, or 1 for trials")
+        if type(self.snapshot_bytes) is not int or self.snapshot_bytes < MIN_SNAPSHOT_BYTES:
+            raise _invalid(
+                "snapshot_bytes", self.snapshot_bytes, f"must be a whole number of {MIN_SNAPSHOT_BYTES} bytes or more"
+            )
         if not isinstance(self.servers_sync, bool):
             raise _invalid("servers_sync", self.servers_sync, "must be true or false")
         if self.credentials is not None and not Path(self.credentials).is_file():

@@ -96,7 +96,7 @@ class ClusterMember:
         store = ReplicatedStore(
             self._directory,
             self._connect,
-            ReplicaSettings(self.node, self.endpoints),
+            ReplicaSettings(self.node, self.endpoints, snapshot_bytes=self.cluster.snapshot_bytes),
             notify=notify,
             appended=appended,
             role_changed=self._take_role,

@@ -27,18 +27,19 @@ class Node:
         folder: Where its directory, its configuration and its log are.
         servers: The servers of the journal.
         options: More options of the command.
-        lease: Its lease in seconds.
+        settings: Numbers of its `[cluster]`.
     """
 
     def __init__(
-        self, name: str, folder: Path, servers: NatsServers, options: tuple[str, ...], lease: float = LEASE_S
+        self, name: str, folder: Path, servers: NatsServers, options: tuple[str, ...], **settings: float
     ) -> None:
         self.name = name
         self.folder = folder
         self.data = folder / "data"
         folder.mkdir()
         config = folder / "broker.toml"
-        config.write_text(f"[cluster]\nlease = {lease}\n")
+        settings = {"lease": LEASE_S, **settings}
+        config.write_text("\n".join(["[cluster]", *(f"{key} = {value}" for key, value in settings.items()), ""]))
         self._arguments = (
             *(self.data, "--config", config, "--replicated", ",".join(servers.urls), "--cluster", "test"),
             *("--node", name, *options),
@@ -138,7 +139,7 @@ class BrokerCluster:
 
 @contextmanager
 def broker_cluster(
-    folder: Path, servers: NatsServers, *options: str, count: int = 3, lease: float = LEASE_S
+    folder: Path, servers: NatsServers, *options: str, count: int = 3, **settings: float
 ) -> Iterator[BrokerCluster]:
     """Runs a cluster of brokers until the end of the block.
 
@@ -147,9 +148,9 @@ def broker_cluster(
         servers: The servers of the journal.
         options: More options of all brokers.
         count: The number of brokers.
-        lease: Their lease in seconds.
+        settings: Numbers of their `[cluster]`.
     """
-    nodes = [Node(f"b{number}", folder / f"b{number}", servers, options, lease) for number in range(count)]
+    nodes = [Node(f"b{number}", folder / f"b{number}", servers, options, **settings) for number in range(count)]
     try:
         for node in nodes:
             node.start()

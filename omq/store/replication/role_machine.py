@@ -141,7 +141,7 @@ class ReplicaSettings:
     endpoints: tuple[str, ...] = ()
     _: KW_ONLY
     upkeep_interval: float = 1.0
-    snapshot_bytes: int = 256 << 20
+    snapshot_bytes: int = 0
     directory: Path | None = None
 
 

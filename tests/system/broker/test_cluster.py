@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +13,15 @@ from click.testing import CliRunner
 
 from omq.broker import Client, NotLeader
 from omq.cli.broker import broker as command
-from tests.support.broker_cluster import BrokerCluster, broker_cluster
-from tests.support.nats_servers import nats_servers
+from omq.store.replication.journal import JournalUnavailable
+from tests.support.broker_cluster import LEASE_S, BrokerCluster, Node, broker_cluster
+from tests.support.nats_servers import NatsServers, nats_servers
 from tests.support.waits import until
+from tests.system.replication.nats_journals import info, opened
 
 pytestmark = [pytest.mark.xdist_group("nats"), pytest.mark.timeout(180)]
+
+SNAPSHOT_BYTES = 1 << 20
 
 
 @pytest.fixture
@@ -108,3 +114,63 @@ def test_a_snapshot_of_a_broker_comes_back(tmp_path: Path, cluster: BrokerCluste
         with Client(follower.endpoint, role="any") as reader:
             until(lambda: [topic.last for topic in reader.topics()] == [11])
             assert [message.body for message in reader.read("t")] == [b"x"] * 10 + [b"y"]
+
+
+def journal_state(servers: NatsServers) -> tuple[int, int, int]:
+    """Returns the bytes that the journal of a cluster keeps, its first sequence, and the position of its snapshot."""
+
+    async def main() -> tuple[int, int, int]:
+        async with opened(servers, "test", lease=LEASE_S) as journal:
+            position = None
+            with contextlib.suppress(JournalUnavailable):  # the stream of snapshots has no leader yet
+                position = await journal._snapshots.position()
+            return await journal.size(), (await info(journal))["state"]["first_seq"], position or 0
+
+    return asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_brokers_that_restart_often_keep_the_journal_short(tmp_path: Path) -> None:
+    (tmp_path / "nats").mkdir()
+    with (
+        nats_servers(tmp_path / "nats") as servers,
+        broker_cluster(tmp_path, servers, count=2, snapshot_bytes=SNAPSHOT_BYTES) as brokers,
+    ):
+        led: set[Node] = set()
+        bodies: list[bytes] = []
+        snapshot = 0
+
+        def is_short() -> bool:
+            """Returns whether the journal needs no snapshot, or this leader has made one."""
+            size, _, position = journal_state(servers)
+            return size < 2.5 * SNAPSHOT_BYTES or position > snapshot
+
+        for turn in range(12):
+            leader = brokers.leader()
+            led.add(leader)
+            with Client(leader.endpoint) as client:
+                if not turn:
+                    client.create("t", persistence="weak")
+                # A broker follows for one turn and leads for the next: less than a snapshot needs.
+                batch = [b"%d" % number + bytes(10_000) for number in range(len(bodies), len(bodies) + 45)]
+                client.publish_many("t", batch)
+                bodies += batch
+            until(is_short, brokers.logs)
+            *_, snapshot = journal_state(servers)
+            leader.end()
+            brokers.leader()
+            leader.start()
+            leader.serving()
+        assert len(led) == 2
+        until(lambda: journal_state(servers)[0] < 3 * SNAPSHOT_BYTES, brokers.logs)
+        assert journal_state(servers)[1] > 1
+
+        (empty,) = brokers.followers()
+        empty.kill()
+        empty.wipe()
+        empty.start()
+        empty.serving()
+        with Client(empty.endpoint, role="any") as reader:
+            until(lambda: [topic.last for topic in reader.topics()] == [len(bodies)], brokers.logs)
+            assert [message.body for message in reader.read("t")] == bodies
+        assert "loaded a snapshot" in empty.log

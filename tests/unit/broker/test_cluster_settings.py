@@ -53,6 +53,11 @@ VALID: dict[str, Any] = {"name": "test", "servers": "nats://a:4222"}
         ({"replicas": 2}, "replicas=2"),
         ({"replicas": True}, "replicas=True"),
         ({"servers_sync": "yes"}, "servers_sync='yes'"),
+        ({"snapshot_bytes": 1000}, "snapshot_bytes=1000"),
+        ({"snapshot_bytes": 0}, "snapshot_bytes=0"),
+        ({"snapshot_bytes": 1e9}, "snapshot_bytes=1000000000.0"),
+        ({"snapshot_bytes": True}, "snapshot_bytes=True"),
+        ({"snapshot_bytes": "256MB"}, "snapshot_bytes='256MB'"),
     ],
 )
 def test_wrong_settings(changes: dict[str, Any], text: str) -> None:
@@ -98,6 +103,11 @@ def test_endpoints() -> None:
             ["--replicated", "nats://a", "--cluster", "test"],
             "broker.toml: [cluster]: lease=0",
         ),
+        (
+            "[cluster]\nsnapshot_bytes = 0\n",
+            ["--replicated", "nats://a", "--cluster", "test"],
+            "broker.toml: [cluster]: snapshot_bytes=0",
+        ),
         ("[cluster]\nnodes = 3\n", [], "broker.toml: nodes = 3: is not a key of [cluster]"),
         ("[cluster]\ncredentials = 3\n", [], "broker.toml: [cluster]: credentials = 3"),
         ("cluster = 'test'\n", [], 'broker.toml: cluster = "test": must be a table'),
@@ -127,7 +137,7 @@ def test_a_file_has_all_settings(tmp_path: Path) -> None:
     path.write_text(
         "[cluster]\nname = 'test'\nservers = ['nats://a', 'nats://b']\nnode = 'x'\nadvertise = 'tcp://a:1'\n"
         "servers_sync = true\nlease = 5\nreplicas = 5\nuser = 'u'\npassword = 'p'\ncredentials = 'c.creds'\n"
-        "domain = 'd'\ntoken = 't'\n"
+        "domain = 'd'\ntoken = 't'\nsnapshot_bytes = 2000000\n"
     )
     assert cluster_of(read_config(path).cluster) == Cluster(
         name="test",
@@ -142,6 +152,7 @@ def test_a_file_has_all_settings(tmp_path: Path) -> None:
         credentials=tmp_path / "c.creds",
         domain="d",
         token="t",
+        snapshot_bytes=2_000_000,
     )
 
 
