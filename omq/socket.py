@@ -496,6 +496,7 @@ def _attach(io: IoThread, engine: Engine) -> None:
 def _dial_queued(io: IoThread, engine: Engine) -> None:
     """Runs on the I/O thread. Holds no reference to the socket, which may be dropped meanwhile."""
     if engine.closed:
+        engine.endpoints.cancel_queued()
         return
     if engine.driver.is_orphaned:
         # The garbage collector is finalizing the socket, which then closes with its linger: dial before that.

@@ -262,6 +262,13 @@ class Endpoints:
         if head_start is not None:
             head_start.close()
 
+    def cancel_queued(self) -> None:
+        """Removes all endpoints from the queue of a socket that is closed: `connect` may have been overtaken."""
+        while self._queued:
+            _, head_start = self._queued.popitem()[1]
+            if head_start is not None:
+                head_start.close()
+
     def _start_early(self, route: ConnectRoute) -> HeadStart | None:
         """Connects, and sends our side of the handshake, on the caller's thread; `None` where that is not possible.
 
@@ -471,8 +478,7 @@ class Endpoints:
         steps += [partial(self._unlisten, listener, "the socket is closed") for listener in self.listeners.values()]
         steps += [dialer.close for dialer in self._dialling()]
         steps += [dialer.close for dialer in self.leaving]
-        steps += [head_start.close for _, head_start in tuple(self._queued.values()) if head_start is not None]
-        return [*steps, self.listeners.clear, self.dialers.clear, self._queued.clear]
+        return [*steps, self.cancel_queued, self.listeners.clear, self.dialers.clear]
 
     def close_after_fork(self) -> None:
         """Closes the inherited descriptors in a forked child, and changes nothing else."""

@@ -13,6 +13,7 @@ import pytest
 
 import omq
 import omq.asyncio
+from omq.engine.endpoints import Endpoints
 from tests.support.waits import until
 from tests.unit.blocking.conftest import BOUND, Crew, Sockets, asleep
 
@@ -185,6 +186,27 @@ def test_term_while_others_make_and_use_sockets(crew):
         assert started.wait(BOUND)
         context.term()
     crew.join()
+
+
+def test_a_connect_that_is_overtaken_by_the_end_leaves_nothing(make, monkeypatch):
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+    push = make(omq.PUSH)
+    engine, queue = push._engine, Endpoints.queue_connect
+    head_starts = []
+
+    def overtaken(endpoints, route):
+        make.context.io_thread.run(engine.stop)
+        queued = queue(endpoints, route)
+        head_starts.extend(head_start for _, head_start in endpoints._queued.values())
+        return queued
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Endpoints, "queue_connect", overtaken)
+        assert push.connect(pull.endpoints[0]) == pull.endpoints[0]
+    make.context.io_thread.run(int)  # what `connect` has posted is done
+    (head_start,) = head_starts
+    assert head_start.fd == -1
+    assert not engine.endpoints._queued
 
 
 # The end of a socket
