@@ -46,13 +46,11 @@ def test_what_was_written_leaves_though_something_is_unread(tmp_path: Path) -> N
     assert found == written
 
 
-def test_what_is_written_waits_for_another_handshake(tmp_path: Path) -> None:
+def test_what_is_written_waits_for_another_handshake(tmp_path: Path, free_port: int) -> None:
     """RFC 5246, 7.4.1.1: a server asks for one while the client sends."""
     certificate = make_certificate(tmp_path)
     _, client = contexts(certificate)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = ["openssl", "s_server", "-accept", f"127.0.0.1:{port}", "-tls1_2"]
+    command = ["openssl", "s_server", "-accept", f"127.0.0.1:{free_port}", "-tls1_2"]
     server = subprocess.Popen(
         [*command, "-nbio", "-cert", certificate, "-key", certificate],
         stdin=subprocess.PIPE,
@@ -66,7 +64,7 @@ def test_what_is_written_waits_for_another_handshake(tmp_path: Path) -> None:
 
         def connects() -> bool:
             try:
-                raw.append(socket.create_connection(("127.0.0.1", port), BOUND))
+                raw.append(socket.create_connection(("127.0.0.1", free_port), BOUND))
             except ConnectionRefusedError:
                 return False
             return True

@@ -21,6 +21,7 @@ from omq.spark.live.connection import DRAIN_IDLE_TIMEOUT_S, LiveConnection, Read
 from omq.spark.live.settings import SocketSettings
 from omq.spark.options import STREAM_READ
 from tests.support.raw_peer import GREETING, frames, ready
+from tests.support.waits import until
 
 
 @pytest.fixture
@@ -323,7 +324,7 @@ def test_a_large_message_has_its_time_when_the_connection_is_closed() -> None:
         thread = threading.Thread(target=feed)
         thread.start()
         assert begun.wait(10)
-        time.sleep(0.1)
+        until(lambda: connection.socket.peers)
         assert connection.close() == 1
         thread.join(20)
 
