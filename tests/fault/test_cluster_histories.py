@@ -41,7 +41,7 @@ def cluster(tmp_path: Path, seed: int, seconds: float = 2 * SECONDS) -> Run:
 
 def test_a_history_of_a_broker(tmp_path: Path, free_port: int) -> None:
     made = plain(tmp_path, free_port, 0, seconds=5.0)
-    assert len(made.messages) > 50
+    assert len(made.messages) > 5
     assert len(made.faults) > 1
 
 

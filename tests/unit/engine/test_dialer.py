@@ -112,12 +112,12 @@ def names(monkeypatch):
 
 async def test_every_address_of_a_name_is_tried(make, names):
     """The first two have no listener; the third one answers."""
-    pull = make(omq.PULL, bind="tcp://127.0.0.3:*")
-    port = int(pull.endpoints[0].rpartition(":")[2])
-    names["several.example"] = [("127.0.0.1", 0), ("127.0.0.2", 0), ("127.0.0.3", 0)]
-    push = make(omq.PUSH, connect=f"tcp://several.example:{port}", **FAST)
-    await push.send(b"x")
-    assert await pull.recv(timeout=5) == b"x"
+    with held("127.0.0.1", "127.0.0.2", "127.0.0.3") as port:
+        pull = make(omq.PULL, bind=f"tcp://127.0.0.3:{port}")
+        names["several.example"] = [("127.0.0.1", 0), ("127.0.0.2", 0), ("127.0.0.3", 0)]
+        push = make(omq.PUSH, connect=f"tcp://several.example:{port}", **FAST)
+        await push.send(b"x")
+        assert await pull.recv(timeout=5) == b"x"
 
 
 @on_both_loops
