@@ -506,8 +506,8 @@ def cluster_of_brokers(folder: Path) -> Iterator[ClusterOfBrokers]:
     with nats_servers(folder / "nats") as servers, contextlib.ExitStack() as kept:
         nodes = []
         for number in range(3):
-            bind = f"tcp://127.0.0.1:{kept.enter_context(held())}"
-            node = Node(f"b{number}", folder / f"b{number}", servers, ("--bind", bind))
+            endpoint = f"tcp://127.0.0.1:{kept.enter_context(held())}"
+            node = Node(f"b{number}", folder / f"b{number}", servers, endpoint=endpoint)
             kept.callback(node.kill)
             node.start()
             nodes.append(node)

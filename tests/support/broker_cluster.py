@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tests.support.nats_servers import NatsServers
 from tests.support.waits import until
-from tests.system.broker.server_process import Command
+from tests.system.broker.server_process import MAIN, Command
 
 LEASE_S: Final = 1.5
 #: Seconds in which a cluster has a leader after a fault.
@@ -27,11 +27,21 @@ class Node:
         folder: Where its directory, its configuration and its log are.
         servers: The servers of the journal.
         options: More options of the command.
+        endpoint: Where it binds; empty: at a free port, and there again at its next start.
+        program: The program of its processes.
         settings: Numbers of its `[cluster]`.
     """
 
     def __init__(
-        self, name: str, folder: Path, servers: NatsServers, options: tuple[str, ...], **settings: float
+        self,
+        name: str,
+        folder: Path,
+        servers: NatsServers,
+        options: tuple[str, ...] = (),
+        *,
+        endpoint: str = "",
+        program: str = MAIN,
+        **settings: float,
     ) -> None:
         self.name = name
         self.folder = folder
@@ -45,11 +55,12 @@ class Node:
             *("--node", name, *options),
         )
         self.command: Command | None = None
-        self.endpoint = ""
+        self.endpoint = endpoint
+        self._program = program
 
     def start(self) -> None:
-        bind = ("--bind", self.endpoint) if self.endpoint else ()  # of its first start
-        self.command = Command(self.folder, *self._arguments, *bind)
+        bind = ("--bind", self.endpoint) if self.endpoint else ()
+        self.command = Command(self.folder, *self._arguments, *bind, main=self._program)
 
     def serving(self) -> None:
         """Waits until it serves."""

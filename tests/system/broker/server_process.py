@@ -27,6 +27,7 @@ class Command:
         at: Its working directory; `None` for ours.
         descriptors: Its soft and its hard limit of descriptors; `None` for ours.
         program: Its name.
+        main: The code that runs it.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Command:
         at: Path | None = None,
         descriptors: tuple[int, int] | None = None,
         program: str = "broker",
+        main: str = MAIN,
     ) -> None:
         self.ready = folder / "ready.json"
         self._log = folder / f"{program}.log"
@@ -43,7 +45,7 @@ class Command:
         with open(self._log, "ab") as log:
             self.process = ForkedProcess(
                 "-c",
-                MAIN,
+                main,
                 *(program, *arguments, "--ready-file", self.ready),
                 cwd=at,
                 stdout=subprocess.PIPE,
