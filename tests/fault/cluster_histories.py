@@ -7,23 +7,20 @@ acknowledged must be there once.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import itertools
 import random
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 import omq
 from omq.broker import BrokerError, Client, Consumer, Delivery
-from tests.support.fork_server import ForkedProcess
+from tests.fault.history_faults import Target
 from tests.support.linearizability import Job, Log, Operation, Prefix, check_parts, linearize
-from tests.support.ports import held
 from tests.support.waits import until
 
 LOG: Final = "log"
@@ -32,69 +29,10 @@ JOBS: Final = "jobs"
 QUICK_S: Final = 2.0  # the timeout of calls during the faults: some of them must have an unknown outcome
 PATIENT_S: Final = 60.0
 DRAIN_S: Final = 90.0
-CURRENT_S: Final = 60.0
 PUBLISH_INTERVAL_S: Final = 0.05
-
-
-class Member(Protocol):
-    """A process that the faults concern."""
-
-    @property
-    def name(self) -> str: ...
-    def start(self) -> None: ...
-    def kill(self) -> None: ...
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
-    def wipe(self) -> None: ...
-
-
-@dataclass
-class Target:
-    """Processes of which some are faulty at a time.
-
-    Attributes:
-        members: The processes.
-        faults: What may happen to them: `kill`, `pause`, `wipe`.
-        most: The number of processes that may be faulty at a time.
-        calm_s: The longest time between two faults.
-        fault_s: The longest time of a fault.
-        settle: Waits until all processes but the given one are as good as before the last fault.
-    """
-
-    members: list[Member]
-    faults: tuple[str, ...]
-    most: int = 1
-    calm_s: float = 1.5
-    fault_s: float = 1.5
-    settle: Callable[[Member | None], None] = lambda without: None
-
-    def run(self, chance: random.Random, stop: threading.Event, log: list[str]) -> None:
-        """Lets faults happen until the event is set; all processes run afterwards."""
-        while not stop.wait(chance.uniform(0, self.calm_s)):
-            members = chance.sample(self.members, chance.randint(1, self.most))
-            fault, seconds = chance.choice(self.faults), chance.uniform(0, self.fault_s)
-            log.append(f"{time.monotonic():.3f} {fault} {', '.join(member.name for member in members)} {seconds:.2f} s")
-            self._let(fault, members, lambda seconds=seconds: stop.wait(seconds))  # type: ignore[misc]
-
-    def _let(self, fault: str, members: list[Member], wait: Callable[[], object]) -> None:
-        if fault == "pause":
-            for member in members:
-                member.pause()
-            wait()
-            for member in members:
-                member.resume()
-            return
-        for member in members:
-            member.kill()
-        wait()
-        for member in members:
-            if fault == "wipe":
-                self.settle(member)  # its disk is not the only one with a message
-                with contextlib.suppress(FileNotFoundError):  # it was killed before it had a directory
-                    member.wipe()
-            member.start()
-        if fault == "wipe":
-            self.settle(None)
+FILLER: Final = "filler"
+FILL_BYTES: Final = 64 * 1024
+FILL_INTERVAL_S: Final = 0.1
 
 
 class Brokers(Protocol):
@@ -103,17 +41,23 @@ class Brokers(Protocol):
     Attributes:
         persistence: The persistence of the topics.
         targets: What is faulty.
+        fills: A client is to publish what nobody reads, so that the journal grows.
     """
 
     persistence: str
     targets: list[Target]
+    fills: bool
 
     def client(self, timeout: float) -> Client:
         """Returns a client whose requests are answered by the leader."""
         ...
 
-    def lagging(self) -> list[Client]:
-        """Returns clients that read at brokers which may lag."""
+    def each(self) -> list[Client]:
+        """Returns a client of each broker of a cluster, also of one that lags."""
+        ...
+
+    def end(self, chance: random.Random) -> None:
+        """Lets happen after the other faults what is to happen in each run."""
         ...
 
     def log(self) -> str:
@@ -185,11 +129,13 @@ class Run:
         with self.brokers.client(PATIENT_S) as client:
             client.create(LOG, persistence=self.brokers.persistence)
             client.create(JOBS, delivery="round-robin", persistence=self.brokers.persistence)
+            client.create(FILLER, persistence=self.brokers.persistence, max_bytes=2 * FILL_BYTES)
             client.consume(LOG, group=GROUP, replay="earliest").close()
         work = [partial(self._publish, f"p{number}") for number in range(2)]
         work += [partial(self._read, f"r{number}") for number in range(2)]
         work += [partial(self._produce, "producer")]
-        work += [partial(self._read_lagging, client) for client in self.brokers.lagging()]
+        work += [partial(self._read_lagging, client) for client in self.brokers.each()]
+        work += [self._fill] if self.brokers.fills else []
         workers = [partial(self._work, f"w{number}", JOBS, None, self.jobs) for number in range(3)]
         workers += [partial(self._work, f"g{number}", LOG, GROUP, self.group) for number in range(3)]
         chances = [random.Random(self._chance.random()) for _ in range(len(work) + len(workers))]
@@ -206,6 +152,8 @@ class Run:
                 event.wait()
             for thread in clients:
                 thread.join()
+            if not self._errors:
+                self.brokers.end(self._chance)
             with contextlib.suppress(AssertionError):
                 until(self._is_drained, bound=DRAIN_S)
             self._drained.set()
@@ -261,6 +209,14 @@ class Run:
         while not self._stop.wait(chance.uniform(0, PUBLISH_INTERVAL_S)):
             number += 1
             yield f"{name}.{number}".encode()
+
+    def _fill(self, chance: random.Random) -> None:
+        for client in self._clients():
+            for body in filling():
+                with contextlib.suppress(omq.Timeout):
+                    client.publish(FILLER, body)
+                if self._stop.wait(chance.uniform(0, 2 * FILL_INTERVAL_S)) or chance.random() < 0.02:
+                    break
 
     def _read(self, name: str, chance: random.Random) -> None:
         for client in self._clients():
@@ -322,12 +278,24 @@ class Run:
         prefixes = {Prefix.of(self.messages[:count]) for count in range(len(self.messages) + 1)}
         strange = [prefix for prefix in self.lagging if prefix not in prefixes]
         assert not strange, f"a broker that may lag had something else than the topic: {strange[:3]}"
+        self._check_each()
         self._check_work(self.jobs, self.jobs.bodies("publish"))
         appends = [
             replace(one, call=("publish", one.call[1])) for one in self.topic.operations if one.call[0] == "append"
         ]
         self.group.operations += appends
         self._check_work(self.group, self.topic.bodies("append"))
+
+    def _check_each(self) -> None:
+        """Waits until each broker has what the leader has."""
+        for number, client in enumerate(self.brokers.each()):
+            found: list[tuple[int, bytes]] = []
+            end = time.monotonic() + PATIENT_S
+            with client:
+                while found != self.messages:
+                    assert time.monotonic() < end, f"broker {number} has {Prefix.of(found)} in the end"
+                    with contextlib.suppress(BrokerError, omq.Timeout):
+                        found = _messages(client)
 
     def _final(self, client: Client) -> list[tuple[int, bytes]]:
         self.messages = _messages(client)
@@ -340,6 +308,12 @@ class Run:
         unfinished = published - history.bodies("ack", known=False)  # one in doubt may have been recorded
         assert not unfinished, f"never acknowledged: {sorted(unfinished)[:9]}"
         check_parts(Job(), history.operations, lambda one: one.call[1])
+
+
+def filling() -> Iterator[bytes]:
+    """Yields large messages."""
+    for number in itertools.count():
+        yield number.to_bytes(8, "big") * (FILL_BYTES // 8)
 
 
 def _messages(client: Client) -> list[tuple[int, bytes]]:
@@ -371,146 +345,3 @@ def _known(operations: list[Operation], ids: dict[bytes, int]) -> list[Operation
         elif one.call[0] == "append" and one.call[1] in ids:
             found.append(replace(one, result=ids[one.call[1]]))
     return found
-
-
-class PlainBroker:
-    """One broker without a cluster. Implements `Brokers`, and `Member`.
-
-    Args:
-        folder: Where its directory and its log are.
-        port: Its port.
-        persistence: The persistence of the topics.
-    """
-
-    def __init__(self, folder: Path, port: int, persistence: str) -> None:
-        self.name = "broker"
-        self.persistence = persistence
-        self.targets = [Target([self], ("kill", "pause"))]
-        self._endpoint = f"tcp://127.0.0.1:{port}"
-        self._folder = folder
-        self._process: ForkedProcess | None = None
-
-    def client(self, timeout: float) -> Client:
-        return Client(self._endpoint, timeout=timeout)
-
-    def lagging(self) -> list[Client]:
-        return []
-
-    def log(self) -> str:
-        return (self._folder / "broker.log").read_text()
-
-    def start(self) -> None:
-        command = ["omq.cli.main", "broker", str(self._folder / "data"), "--bind", self._endpoint]
-        with (self._folder / "broker.log").open("ab") as log:
-            self._process = ForkedProcess("-m", *command, stderr=log)
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
-
-    def pause(self) -> None:
-        self._signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self._signal(signal.SIGCONT)
-
-    def wipe(self) -> None:
-        raise NotImplementedError("a broker without a cluster has the only copy")
-
-    def _signal(self, number: int) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
-
-
-@contextlib.contextmanager
-def plain_broker(folder: Path, port: int, persistence: str = "strong") -> Iterator[PlainBroker]:
-    """Runs a broker without a cluster until the end of the block."""
-    broker = PlainBroker(folder, port, persistence)
-    broker.start()
-    try:
-        yield broker
-    finally:
-        broker.kill()
-
-
-class ClusterOfBrokers:
-    """Three brokers of a cluster over three servers of NATS. Implements `Brokers`.
-
-    Args:
-        nodes: The brokers, a `BrokerCluster`.
-        servers: The servers.
-    """
-
-    def __init__(self, nodes: Any, servers: Any) -> None:
-        self.persistence = "weak"  # the servers do not sync each message, and no power failure is among the faults
-        self._nodes = nodes
-        self._endpoints = [node.endpoint for node in nodes.nodes]
-        self._servers = servers
-        self.targets = [
-            # A leader that stands still for longer than the lease is replaced.
-            Target(nodes.nodes, ("kill", "pause", "wipe"), most=2, calm_s=5.0, fault_s=4.0),
-            Target(servers.all, ("kill", "pause", "wipe"), calm_s=5.0, settle=self._settle),
-        ]
-
-    def client(self, timeout: float) -> Client:
-        return Client(self._endpoints, timeout=timeout)  # type: ignore[arg-type]
-
-    def lagging(self) -> list[Client]:
-        return [Client(endpoint, timeout=QUICK_S, role="any") for endpoint in self._endpoints]
-
-    def log(self) -> str:
-        return str(self._nodes.logs())
-
-    def _settle(self, without: Member | None) -> None:
-        """Waits until the servers but one have all messages."""
-        asyncio.run(self._current(without.name if without is not None else ""))
-
-    async def _current(self, without: str) -> None:
-        from omq.store.replication.journal import JournalUnavailable
-        from omq.store.replication.nats_connection import NatsApiError, NatsConnection, NatsOptions
-
-        started = time.monotonic()
-        connection = NatsConnection(NatsOptions(servers=[one.url for one in self._servers.all if one.name != without]))
-        with contextlib.suppress(JournalUnavailable):
-            await connection.open()
-        try:
-            for stream in ("OMQ_test", "OBJ_omq_test"):
-                while time.monotonic() < started + CURRENT_S:
-                    with contextlib.suppress(JournalUnavailable):
-                        try:
-                            cluster = (await connection.call(f"STREAM.INFO.{stream}", timeout=1.0))["cluster"]
-                        except NatsApiError:
-                            break  # there is no snapshot yet
-                        if all(
-                            one["name"] == without
-                            or (one["current"] and one["active"] / 1e9 < time.monotonic() - started)
-                            for one in cluster.get("replicas", [])
-                        ):
-                            break
-                    await asyncio.sleep(0.1)
-                else:
-                    raise AssertionError(f"the stream {stream} does not become current without {without!r}")
-        finally:
-            await connection.close()
-
-
-@contextlib.contextmanager
-def cluster_of_brokers(folder: Path) -> Iterator[ClusterOfBrokers]:
-    """Runs a cluster until the end of the block."""
-    from tests.support.broker_cluster import BrokerCluster, Node
-    from tests.support.nats_servers import nats_servers
-
-    (folder / "nats").mkdir()
-    with nats_servers(folder / "nats") as servers, contextlib.ExitStack() as kept:
-        nodes = []
-        for number in range(3):
-            endpoint = f"tcp://127.0.0.1:{kept.enter_context(held())}"
-            node = Node(f"b{number}", folder / f"b{number}", servers, endpoint=endpoint)
-            kept.callback(node.kill)
-            node.start()
-            nodes.append(node)
-        for node in nodes:
-            node.serving()
-        yield ClusterOfBrokers(BrokerCluster(nodes), servers)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.fault.cluster_histories import Brokers, Run, cluster_of_brokers, plain_broker
+from tests.fault.cluster_histories import Brokers, Run
+from tests.fault.history_brokers import CUTS, cluster_of_brokers, plain_broker
+from tests.support.network_namespaces import Unavailable
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -32,11 +35,18 @@ def plain(tmp_path: Path, port: int, seed: int, seconds: float = SECONDS) -> Run
         return run(broker, seed, seconds)
 
 
-def cluster(tmp_path: Path, seed: int, seconds: float = 2 * SECONDS) -> Run:
+def cluster(
+    tmp_path: Path, seed: int, seconds: float = 1.5 * SECONDS, *, partitions: bool = False, snapshots: bool = False
+) -> Run:
     pytest.importorskip("nats")
-    pytest.importorskip("tests.support.broker_cluster")
-    with cluster_of_brokers(tmp_path) as brokers:
-        return run(brokers, seed, seconds)
+    with contextlib.ExitStack() as kept:
+        try:
+            brokers = kept.enter_context(cluster_of_brokers(tmp_path, partitions=partitions, snapshots=snapshots))
+        except Unavailable as error:
+            pytest.skip(str(error))
+        made = run(brokers, seed, seconds)
+        assert not snapshots or brokers.loads, "no broker has loaded a snapshot"
+        return made
 
 
 def test_a_history_of_a_broker(tmp_path: Path, free_port: int) -> None:
@@ -69,9 +79,18 @@ def test_a_history_of_a_cluster(tmp_path: Path) -> None:
     assert made.faults
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("nats")
+def test_a_history_of_a_cluster_with_partitions_and_snapshots(tmp_path: Path) -> None:
+    made = cluster(tmp_path, 0, partitions=True, snapshots=True)
+    assert made.messages
+    assert any(fault.split()[1] in CUTS for fault in made.faults)
+
+
 @pytest.mark.fault
 @pytest.mark.slow
 @pytest.mark.xdist_group("nats")
 @pytest.mark.parametrize("seed", range(1, SEEDS))
 def test_histories_of_a_cluster(seed: int, tmp_path: Path) -> None:
-    assert cluster(tmp_path, seed).messages
+    # Half of them with a network, a third with snapshots.
+    assert cluster(tmp_path, seed, partitions=seed % 2 == 1, snapshots=seed % 3 == 0).messages

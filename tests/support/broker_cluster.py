@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.support.nats_servers import NatsServers
+from tests.support.stalled_threads import StalledThreads
 from tests.support.waits import until
 from tests.system.broker.server_process import MAIN, Command
 
@@ -57,6 +58,7 @@ class Node:
         self.command: Command | None = None
         self.endpoint = endpoint
         self._program = program
+        self._stalled: StalledThreads | None = None
 
     def start(self) -> None:
         bind = ("--bind", self.endpoint) if self.endpoint else ()
@@ -104,9 +106,18 @@ class Node:
         assert self.command is not None
         self.command.process.send_signal(signal.SIGSTOP)
 
+    def stall(self) -> None:
+        """Stops all its threads but the one of its connections."""
+        assert self.command is not None
+        self._stalled = StalledThreads(self.command.process.pid)
+
     def resume(self) -> None:
+        """Ends `pause` and `stall`, in the same thread."""
         assert self.command is not None
         self.command.process.send_signal(signal.SIGCONT)
+        if self._stalled is not None:
+            self._stalled.resume()
+        self._stalled = None
 
     def wipe(self) -> None:
         """Deletes the directory of a broker that does not run."""

@@ -7,14 +7,18 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Final
 
+from tests.support.network_namespaces import Hosts
 from tests.support.optional_packages import require
 from tests.support.ports import held
 
 require("nats")
+
+PORTS: Final = (4222, 6222)  # of a server on a host of its own: of clients, and of the other servers
 
 
 def binary() -> str:
@@ -32,30 +36,40 @@ class NatsServer:
     Args:
         name: Its name.
         directory: Where it keeps its files.
-        port: The port of clients.
-        routes: The ports of the cluster: its own, and those of the others.
+        address: The address of clients, as `HOST:PORT`.
+        routes: The addresses of the cluster: its own, and those of the others.
         config: More of its configuration.
+        within: The beginning of a command that runs the rest on another host.
     """
 
-    def __init__(self, name: str, directory: Path, port: int, routes: list[int], config: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        address: str,
+        routes: Sequence[str],
+        config: str,
+        within: Sequence[str] = (),
+    ) -> None:
         self.name = name
-        self.url = f"nats://127.0.0.1:{port}"
+        self.url = f"nats://{address}"
         self.log = directory / f"{name}.log"
         self.store = directory / name
         self.process: subprocess.Popen[bytes] | None = None
         self._config = directory / f"{name}.conf"
         cluster = ""
         if len(routes) > 1:
-            others = ", ".join(f'"nats://127.0.0.1:{other}"' for other in routes[1:])
-            cluster = f'cluster {{ name: omq, listen: "127.0.0.1:{routes[0]}", routes: [{others}] }}\n'
+            others = ", ".join(f'"nats://{other}"' for other in routes[1:])
+            cluster = f'cluster {{ name: omq, listen: "{routes[0]}", routes: [{others}] }}\n'
         config = config.replace("STORE", str(self.store))
-        self._config.write_text(f'server_name: {name}\nlisten: "127.0.0.1:{port}"\n{cluster}{config}\n')
+        self._config.write_text(f'server_name: {name}\nlisten: "{address}"\n{cluster}{config}\n')
+        self._within = within
 
     def start(self) -> None:
         # pytest ends without a clean-up when a test exceeds its timeout.
         with_parent = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         with self.log.open("ab") as log:
-            command = [*with_parent, binary(), "-c", str(self._config)]
+            command = [*with_parent, *self._within, binary(), "-c", str(self._config)]
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def kill(self) -> None:
@@ -109,6 +123,7 @@ def nats_servers(
     jetstream: bool = True,
     options: str = "",
     limits: str = "",
+    hosts: Hosts | None = None,
 ) -> Iterator[NatsServers]:
     """Runs servers until the end of the block.
 
@@ -119,16 +134,25 @@ def nats_servers(
         jetstream: They have JetStream.
         options: More of their configuration.
         limits: More of the configuration of JetStream.
+        hosts: Each server runs on one of these, the first of which has none; `None`: all run here.
     """
     config = options
     if jetstream:
         sync = "sync_interval: always, " if sync_always else ""
         config += f'\njetstream {{ store_dir: "STORE", {sync}{limits} }}\n'
     with ExitStack() as kept:
-        ports = [kept.enter_context(held()) for _ in range(2 * count)]
-        clients, routes = ports[:count], ports[count:]
+        if hosts is None:
+            addresses = [f"127.0.0.1:{kept.enter_context(held())}" for _ in range(2 * count)]
+            clients, routes = addresses[:count], addresses[count:]
+            within: list[Sequence[str]] = [()] * count
+        else:
+            names = list(hosts.namespaces)[1 : count + 1]
+            clients, routes = ([f"{hosts.addresses[name]}:{port}" for name in names] for port in PORTS)
+            within = [("ip", "netns", "exec", hosts.namespaces[name]) for name in names]
         servers = [
-            NatsServer(f"n{number}", directory, clients[number], routes[number:] + routes[:number], config)
+            NatsServer(
+                f"n{number}", directory, clients[number], routes[number:] + routes[:number], config, within[number]
+            )
             for number in range(count)
         ]
         for server in servers:

@@ -8,6 +8,7 @@ is the bridge between them. Processes are seen by all, so that a test can kill a
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import json
 import os
@@ -20,16 +21,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self, TypeVar
 
 ROOT = Path(__file__).parents[2]
 NAMESPACES = Path("/run/netns")  # where ip(8) names them
 NETWORK = "10.77.0"  # inside of the namespaces only, so two runs may have the same
 ENDING = 30.0  # seconds that a killed process may take to go
 STARTING = 120.0  # seconds that a JVM may take on a busy machine
+NOWHERE: Final = "02:00:00:00:00:99"  # an Ethernet address that no host has
+CLONE_NEWNET: Final = 0x40000000
 
 #: What makes a process that is in a host's network one of the host: the rest of what the machine would share.
 ENTER = (
@@ -44,10 +48,19 @@ BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 USUAL = re.compile(r" INFO |default log4j profile|incubator modules|NativeCodeLoader|SIGNAL TERM|^tdown$|^=+$")
 
 _numbers = itertools.count()
+_T = TypeVar("_T")
 
 
 class Unavailable(Exception):
     """No network namespaces can be made here."""
+
+
+def enter(namespace: str) -> None:
+    """Moves the calling thread, and what it starts from here on, into the network of a namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with (NAMESPACES / namespace).open() as file:
+        if libc.setns(file.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"setns: {os.strerror(ctypes.get_errno())}")
 
 
 def _ip(*arguments: str) -> str:
@@ -152,6 +165,25 @@ class Hosts:
         """The command that runs another one on a host, in a process that does not outlive ours."""
         inside = ("unshare", "--uts", "sh", "-c", ENTER, "sh", name, str(self.folder / name), str(ROOT), *command)
         return ["setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", self.namespaces[name], *inside]
+
+    def call(self, name: str, function: Callable[[], _T]) -> _T:
+        """Calls a function in a thread that is in the network of a host; returns its result."""
+        with ThreadPoolExecutor(1, initializer=enter, initargs=(self.namespaces[name],)) as threads:
+            return threads.submit(function).result()
+
+    def cut(self, name: str, *others: str) -> None:
+        """Loses what a host sends to others, and nothing that they send: it goes to an address of no host."""
+        for other in others:
+            self._neighbour("replace", name, other, "lladdr", NOWHERE, "nud", "permanent")
+
+    def join(self, name: str, *others: str) -> None:
+        """Ends a `cut`."""
+        for other in others:
+            self._neighbour("del", name, other)
+
+    def _neighbour(self, verb: str, name: str, other: str, *more: str) -> None:
+        device = "hub" if name == next(iter(self.namespaces)) else "wire"
+        _ip("-n", self.namespaces[name], "neigh", verb, self.addresses[other], *more, "dev", device)
 
     def close(self) -> None:
         """Ends what runs on the hosts, and the hosts."""
