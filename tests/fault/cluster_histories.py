@@ -30,6 +30,7 @@ QUICK_S: Final = 2.0  # the timeout of calls during the faults: some of them mus
 PATIENT_S: Final = 60.0
 DRAIN_S: Final = 90.0
 PUBLISH_INTERVAL_S: Final = 0.05
+MOVE_CHANCE: Final = 0.05  # that a client looks for the leader again after an operation
 FILLER: Final = "filler"
 FILL_BYTES: Final = 64 * 1024
 FILL_INTERVAL_S: Final = 0.1
@@ -141,8 +142,9 @@ class Run:
         chances = [random.Random(self._chance.random()) for _ in range(len(work) + len(workers))]
         clients = [self._thread(run, chances.pop()) for run in work]
         workers_ = [self._thread(run, chances.pop()) for run in workers]
-        healed = [threading.Event() for _ in self.brokers.targets]
-        for target, event in zip(self.brokers.targets, healed, strict=True):
+        targets = self._chance.sample(self.brokers.targets, self._chance.randint(1, len(self.brokers.targets)))
+        healed = [threading.Event() for _ in targets]
+        for target, event in zip(targets, healed, strict=True):
             self._thread(partial(self._let_fail, target, event), random.Random(self._chance.random()))
         try:
             self._stop.wait(seconds)
@@ -196,7 +198,7 @@ class Run:
         for client in self._clients():
             for body in bodies:
                 id = self.topic.call(name, ("append", body), partial(client.publish, LOG, body))
-                if id is None and chance.random() < 0.5:
+                if chance.random() < (0.5 if id is None else MOVE_CHANCE):
                     break
 
     def _produce(self, name: str, chance: random.Random) -> None:
@@ -222,7 +224,7 @@ class Run:
         for client in self._clients():
             while not self._stop.wait(chance.uniform(0, 0.3)):
                 found = self.topic.call(name, ("read",), partial(_prefix, client))
-                if found is None and chance.random() < 0.5:
+                if chance.random() < (0.5 if found is None else MOVE_CHANCE):
                     break
 
     def _read_lagging(self, client: Client, chance: random.Random) -> None:

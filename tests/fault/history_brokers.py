@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import omq
 from omq.broker import Client
 from tests.fault.cluster_histories import FILLER, PATIENT_S, QUICK_S, filling
-from tests.fault.history_faults import Member, Target
+from tests.fault.history_faults import BRIEF, Member, Target
 from tests.support.fork_server import ForkedProcess
 from tests.support.network_namespaces import Hosts, enter
 from tests.support.ports import held
@@ -46,7 +46,7 @@ class PlainBroker:
         self.name = "broker"
         self.persistence = persistence
         self.fills = False
-        self.targets = [Target([self], ("kill", "pause"))]
+        self.targets = [Target([self], dict.fromkeys(("kill", "pause"), BRIEF))]
         self._endpoint = f"tcp://127.0.0.1:{port}"
         self._folder = folder
         self._process: ForkedProcess | None = None
@@ -164,11 +164,11 @@ class ClusterOfBrokers:
         self._servers = servers
         self._hosts = hosts
         self._context = None if hosts is None else hosts.call(CLIENTS, _context)
-        faults = ("kill", "pause", "stall", "wipe")
+        # A leader that stands still for longer than the lease is replaced.
+        faults = {"kill": (0.0, 4.0), "pause": (0.0, 4.0), "stall": (1.5, 5.0), "wipe": (0.0, 4.0)}
         self.targets = [
-            # A leader that stands still for longer than the lease is replaced.
-            Target(nodes.nodes, faults, most=2, calm_s=4.0, fault_s=4.0, leader=self._leader),
-            Target(servers.all, ("kill", "pause", "wipe"), calm_s=5.0, settle=self._settle),
+            Target(nodes.nodes, faults, most=2, calm_s=4.0, leader=self._leader),
+            Target(servers.all, dict.fromkeys(("kill", "pause", "wipe"), BRIEF), calm_s=5.0, settle=self._settle),
         ]
         if hosts is not None:
             machines = [Machine(hosts, f"m{number}", node) for number, node in enumerate(nodes.nodes)]
@@ -176,10 +176,11 @@ class ClusterOfBrokers:
             def leader() -> Machine | None:
                 return next((machine for machine in machines if machine.node.leads), None)
 
-            self.targets.append(Target(machines, CUTS, calm_s=4.0, fault_s=5.0, leader=leader))
+            self.targets.append(Target(machines, dict.fromkeys(CUTS, (0.0, 5.0)), calm_s=4.0, leader=leader))
 
     def client(self, timeout: float) -> Client:
-        return Client(self._endpoints, timeout=timeout, context=self._context)  # type: ignore[arg-type]
+        endpoints = random.sample(self._endpoints, len(self._endpoints))
+        return Client(endpoints, timeout=timeout, context=self._context)  # type: ignore[arg-type]
 
     def each(self) -> list[Client]:
         return [Client(endpoint, timeout=QUICK_S, role="any", context=self._context) for endpoint in self._endpoints]
@@ -239,13 +240,16 @@ async def _become_current(connection: Any, without: str) -> None:
     from omq.store.replication.nats_connection import NatsApiError
 
     started = time.monotonic()
+    found: Any = None
     for stream in ("OMQ_test", "OBJ_omq_test"):
         while time.monotonic() < started + CURRENT_S:
-            with contextlib.suppress(JournalUnavailable):
-                try:
-                    cluster = (await connection.call(f"STREAM.INFO.{stream}", timeout=1.0))["cluster"]
-                except NatsApiError:
-                    break  # there is no snapshot yet
+            try:
+                cluster = found = (await connection.call(f"STREAM.INFO.{stream}", timeout=1.0))["cluster"]
+            except NatsApiError:
+                break  # there is no snapshot yet
+            except JournalUnavailable as error:
+                found = error
+            else:
                 if all(
                     one["name"] == without or (one["current"] and one["active"] / 1e9 < time.monotonic() - started)
                     for one in cluster.get("replicas", [])
@@ -253,7 +257,7 @@ async def _become_current(connection: Any, without: str) -> None:
                     break
             await asyncio.sleep(0.1)
         else:
-            raise AssertionError(f"the stream {stream} does not become current without {without!r}")
+            raise AssertionError(f"the stream {stream} does not become current without {without!r}: {found!r}")
 
 
 async def _is_truncated(connection: Any) -> bool:

@@ -6,9 +6,11 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+BRIEF: Final = (0.0, 1.5)  # seconds of a fault
 
 
 class Member(Protocol):
@@ -36,27 +38,28 @@ class Target:
 
     Attributes:
         members: The members.
-        faults: What may happen to them: `kill` and `wipe` of a process, or other methods.
+        faults: What may happen to them, `kill` and `wipe` of a process, or other methods; the shortest and longest time
+            of each.
         most: The number of members that may be faulty at a time.
         calm_s: The longest time between two faults.
-        fault_s: The longest time of a fault.
         leader: Returns the member that leads, if any. Half of the faults concern it alone.
         settle: Waits until all processes but the given one are as good as before the last fault.
     """
 
     members: Sequence[Member]
-    faults: tuple[str, ...]
+    faults: Mapping[str, tuple[float, float]]
     most: int = 1
     calm_s: float = 1.5
-    fault_s: float = 1.5
     leader: Callable[[], Member | None] = lambda: None
     settle: Callable[[Member | None], None] = lambda without: None
 
     def run(self, chance: random.Random, stop: threading.Event, log: list[str]) -> None:
-        """Lets faults happen until the event is set; all members are well afterwards."""
+        """Lets some kinds of faults happen until the event is set; all members are well afterwards."""
+        faults = chance.sample(list(self.faults), chance.randint(1, len(self.faults)))
         while not stop.wait(chance.uniform(0, self.calm_s)):
             members = chance.sample(self.members, chance.randint(1, self.most))
-            fault, seconds = chance.choice(self.faults), chance.uniform(0, self.fault_s)
+            fault = chance.choice(faults)
+            seconds = chance.uniform(*self.faults[fault])
             if chance.random() < 0.5 and (leader := self.leader()) is not None:
                 members = [leader]
             log.append(f"{time.monotonic():.3f} {fault} {', '.join(member.name for member in members)} {seconds:.2f} s")
