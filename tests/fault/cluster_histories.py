@@ -41,8 +41,8 @@ class Brokers(Protocol):
 
     Attributes:
         persistence: The persistence of the topics.
-        targets: What is faulty.
-        fills: A client is to publish what nobody reads, so that the journal grows.
+        targets: What may be faulty; the first of them is in each run.
+        fills: A client is to publish large messages, so that the journal grows.
     """
 
     persistence: str
@@ -142,7 +142,8 @@ class Run:
         chances = [random.Random(self._chance.random()) for _ in range(len(work) + len(workers))]
         clients = [self._thread(run, chances.pop()) for run in work]
         workers_ = [self._thread(run, chances.pop()) for run in workers]
-        targets = self._chance.sample(self.brokers.targets, self._chance.randint(1, len(self.brokers.targets)))
+        first, *others = self.brokers.targets
+        targets = [first, *self._chance.sample(others, self._chance.randint(0, len(others)))]
         healed = [threading.Event() for _ in targets]
         for target, event in zip(targets, healed, strict=True):
             self._thread(partial(self._let_fail, target, event), random.Random(self._chance.random()))

@@ -176,7 +176,7 @@ class ClusterOfBrokers:
             def leader() -> Machine | None:
                 return next((machine for machine in machines if machine.node.leads), None)
 
-            self.targets.append(Target(machines, dict.fromkeys(CUTS, (0.0, 5.0)), calm_s=4.0, leader=leader))
+            self.targets.insert(0, Target(machines, dict.fromkeys(CUTS, (0.0, 5.0)), calm_s=4.0, leader=leader))
 
     def client(self, timeout: float) -> Client:
         endpoints = random.sample(self._endpoints, len(self._endpoints))

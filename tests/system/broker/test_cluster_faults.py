@@ -111,6 +111,24 @@ def test_a_leader_that_stood_still_answers_nothing_of_the_past(cluster: BrokerCl
 
 
 @pytest.mark.slow
+def test_a_leader_whose_other_threads_stand_still_answers_nothing(cluster: BrokerCluster) -> None:
+    leader = cluster.leader()
+    with Client(leader.endpoint, timeout=5.0) as former:
+        former.create("t", persistence="weak")
+        former.publish("t", b"before")
+        leader.stall()  # its lease ends, and it does not learn that
+        try:
+            with Client(cluster.leader(leader).endpoint, timeout=PATIENT_S) as client:
+                client.publish("t", b"after")
+            assert leader.leads  # by its ready file: it still has the role
+            with pytest.raises(BrokerTimeout):
+                list(former.read("t"))
+        finally:
+            leader.resume()
+        assert [message.body for message in former.read("t")] == [b"before", b"after"]
+
+
+@pytest.mark.slow
 def test_without_a_journal_nodes_serve_reads(cluster: BrokerCluster, servers: NatsServers) -> None:
     leader = cluster.leader()
     with (
