@@ -134,7 +134,7 @@ class Machine:
 
     def resume(self) -> None:
         while self._cuts:
-            self._hosts.join(*self._cuts.pop())
+            self._hosts.heal(*self._cuts.pop())
 
     def _cut(self, *cuts: tuple[str, str]) -> None:
         for cut in cuts:
@@ -225,8 +225,13 @@ class ClusterOfBrokers:
             urls = [one.url for one in self._servers.all if one.name != without]
             connection = NatsConnection(NatsOptions(servers=urls))
             try:
-                with contextlib.suppress(JournalUnavailable):
-                    await connection.open()
+                async with asyncio.timeout(CURRENT_S):
+                    while True:
+                        try:
+                            await connection.open()
+                            break
+                        except JournalUnavailable:
+                            await asyncio.sleep(0.1)
                 return await question(connection)
             finally:
                 await connection.close()
@@ -320,6 +325,6 @@ def cluster_of_brokers(
 
 
 def _resend_soon() -> None:
-    """Sends again soon what was not received in the network of the calling thread, so that a cut ends with its join."""
+    """Sends again soon what was lost in the network of the calling thread, so that a cut ends when it is healed."""
     with contextlib.suppress(FileNotFoundError):  # before Linux 6.15
         Path("/proc/sys/net/ipv4/tcp_rto_max_ms").write_text(RESEND_MS)

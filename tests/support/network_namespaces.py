@@ -176,7 +176,7 @@ class Hosts:
         for other in others:
             self._neighbour("replace", name, other, "lladdr", NOWHERE, "nud", "permanent")
 
-    def join(self, name: str, *others: str) -> None:
+    def heal(self, name: str, *others: str) -> None:
         """Ends a `cut`."""
         for other in others:
             self._neighbour("del", name, other)
