@@ -268,7 +268,7 @@ def test_many_are_published_once_and_in_order_while_leaders_change(twin, cluster
     numbers: list[int] = []
     with client_of(twin, cluster.endpoints) as client, Changes(cluster) as changes:
         while not changes.enough:
-            some = [b"%d " % n + b"x" * (n % 700) for n in range(len(sent), len(sent) + 2000)]
+            some = [b"%d " % n + b"x" * (n % 70) for n in range(len(sent), len(sent) + 2000)]
             numbers += twin.wait(client.publish_many(topic, some))
             numbers.append(twin.wait(client.publish(topic, b"one %d" % len(sent))))
             sent += [*some, b"one %d" % len(sent)]
