@@ -15,7 +15,7 @@ from bench.replicated.cases import idle, publish, replay
 from bench.replicated.cluster import MeasuredCluster, measured_cluster
 from bench.replicated.pauses import pauses
 from bench.replicated.report import PAGE, ClusterTable, write
-from omq.serving.cluster import DEFAULT_LEASE_S
+from omq.store.replication.lease import DEFAULT_LEASE_S
 
 CASES = ("publish", "replay", "idle", "pause")
 

@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 
 from omq import check_endpoint
 from omq.errors import EndpointError, UsageError
+from omq.store.replication.lease import DEFAULT_LEASE_S
 from omq.types import SocketType
 
 MAX_NAME: Final = 64  # characters
 _NAME: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_NAME}}}")
 MIN_LEASE_S: Final = 0.3
 MAX_LEASE_S: Final = 600.0
-DEFAULT_LEASE_S: Final = 3.0
 _REPLICAS: Final = (1, 3, 5)
 MIN_SNAPSHOT_BYTES: Final = 1 << 20
 DEFAULT_SNAPSHOT_BYTES: Final = 256 << 20

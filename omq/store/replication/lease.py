@@ -10,6 +10,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
+#: The duration of the lease, if a cluster has no other one. A leader renews it after a third, so two renewals in a row
+#: may be late.
+DEFAULT_LEASE_S: Final = 1.0
 #: The duration without an entry after which a node may claim the lease, as a multiple of the lease's duration.
 TAKEOVER_FACTOR: Final = 1.25
 #: The age of its newest entry at which the leader renews its lease, as a part of the lease's duration.

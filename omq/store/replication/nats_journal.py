@@ -38,6 +38,7 @@ from omq.store.replication.journal import (
     JournalUnusable,
     Truncated,
 )
+from omq.store.replication.lease import DEFAULT_LEASE_S
 from omq.store.replication.nats_connection import (
     NO_MESSAGE,
     PROBE_TIMEOUT_S,
@@ -59,7 +60,6 @@ MAX_CHUNK_BYTES: Final = 1024 * 1024
 #: Bytes that `max_payload` of the servers must allow at least.
 MIN_CHUNK_BYTES: Final = 4096
 RETRY_DELAY_S: Final = 0.02
-DEFAULT_LEASE_S: Final = 3.0
 #: Seconds in which the leader of a stream answers, if there is one.
 LEADER_TIMEOUT_S: Final = 0.2
 #: Seconds for which the servers have to answer that the stream does not exist. The one that answers may have become
