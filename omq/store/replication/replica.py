@@ -402,7 +402,9 @@ class ReplicatedStore:
 
     @property
     def findings(self) -> list[str]:
-        return self._local.store.findings
+        machine = self._machine
+        failure = "" if machine is None else machine.snapshot_failure
+        return [*self._local.store.findings, *([failure] if failure else [])]
 
     @property
     def refused(self) -> dict[str, DamagedError]:

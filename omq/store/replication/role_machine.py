@@ -36,6 +36,11 @@ MAX_UNAPPLIED_BY_LEADER: Final = 2
 MAX_UNAPPLIED_BY_FOLLOWER: Final = 64
 RETRY_DELAY_S: Final = 0.05
 MAX_RETRY_DELAY_S: Final = 1.0
+#: The seconds after which a snapshot that has failed is repeated: at first, and at most.
+MIN_SNAPSHOT_DELAY_S: Final = 10.0
+MAX_SNAPSHOT_DELAY_S: Final = 600.0
+#: Bytes that the servers add to an entry, about.
+ENTRY_OVERHEAD_BYTES: Final = 128
 SNAPSHOT_PREFIX: Final = "snapshot-"  # of the directories in which snapshots are made and received
 
 REPLACED: Final = (
@@ -185,6 +190,7 @@ class RoleMachine:
         lease: The lease of that term; `None` if it is not known.
         position: The sequence of the last entry that was read, or appended by this node.
         trouble: The reason for which this node takes no part in the cluster now; empty if it does.
+        snapshot_failure: The reason for which the last snapshot has failed; empty without one.
     """
 
     def __init__(
@@ -200,6 +206,7 @@ class RoleMachine:
         self.role = Role.FOLLOWER
         self.lease: Lease | None = None
         self.trouble = ""
+        self.snapshot_failure = ""
         self.position, self.term = local.position
         self._settings = settings
         self._journal = journal
@@ -217,8 +224,10 @@ class RoleMachine:
         self._proposal: _Proposal | None = None
         self._unapplied: deque[asyncio.Future[None]] = deque()
         self._checked: Write | None = None  # a write that `LocalStore.check` has permitted
-        self._journal_bytes = 0  # of entries since the last snapshot
+        self._journal_bytes = 0  # of entries since the last snapshot, as the leader counts them
         self._snapshot: asyncio.Task[None] | None = None
+        self._snapshot_delay = MIN_SNAPSHOT_DELAY_S
+        self._next_snapshot = self._clock.now()
         self._next_upkeep = self._clock.now()
 
     # The interface of the store
@@ -326,7 +335,7 @@ class RoleMachine:
         self.position = sequence
         self._timestamp = entry.timestamp = max(self._timestamp, entry.timestamp)
         entry.term = self.term
-        self._journal_bytes += size
+        self._journal_bytes += size + ENTRY_OVERHEAD_BYTES
         done = asyncio.ensure_future(self._local.apply(sequence, entry, self._answer if answers else None))
         done.add_done_callback(_handled)
         self._unapplied.append(done)
@@ -487,6 +496,7 @@ class RoleMachine:
         held, clock = self._held, self._clock
         held.renew(since)
         self._next_upkeep = clock.now()
+        self._journal_bytes = 0
         counting = asyncio.ensure_future(self._count_kept())
         try:
             if clock.now() < held.end:
@@ -667,28 +677,35 @@ class RoleMachine:
     # Snapshots
 
     async def _count_kept(self) -> None:
-        """Counts entries from before the start of this node, if the journal keeps too many.
+        """Adds the entries of earlier leaders since the last snapshot.
 
-        A journal that leaders truncate keeps between one and two times `snapshot_bytes`.
+        They have truncated the journal up to the snapshot before that one, so it keeps `snapshot_bytes` more.
         """
         limit = self._settings.snapshot_bytes
-        if not limit:
+        while limit:
+            try:
+                size = await self._journal.size()
+            except StoreError:
+                await self._pause(MAX_RETRY_DELAY_S)
+                continue
+            if self._snapshot is None:
+                self._journal_bytes += size if size < limit else size - limit
             return
-        try:
-            size = await self._journal.size()
-        except StoreError:
-            return  # the next leader asks again
-        if self._snapshot is None:
-            self._journal_bytes = max(self._journal_bytes, size - limit)
 
     def _make_snapshot(self) -> None:
-        """Begins a snapshot if the journal has grown enough."""
+        """Begins a snapshot if the journal has grown enough, or repeats one that has failed."""
+        limit, now = self._settings.snapshot_bytes, self._clock.now()
         if self._snapshot is not None and self._snapshot.done():
             task, self._snapshot = self._snapshot, None
-            if (error := task.exception()) is not None:
-                self._report(f"the snapshot has failed: {error}")
-        limit = self._settings.snapshot_bytes
-        if limit and self._journal_bytes >= limit and self._snapshot is None:
+            if (error := task.exception()) is None:
+                self.snapshot_failure, self._snapshot_delay = "", MIN_SNAPSHOT_DELAY_S
+            else:
+                self.snapshot_failure = f"the snapshot has failed, and the journal grows: {error}"
+                log.warning("node %s: %s", self._settings.node, self.snapshot_failure)
+                self._journal_bytes = max(self._journal_bytes, limit)
+                self._next_snapshot = now + self._snapshot_delay
+                self._snapshot_delay = min(2 * self._snapshot_delay, MAX_SNAPSHOT_DELAY_S)
+        if limit and self._journal_bytes >= limit and self._snapshot is None and now >= self._next_snapshot:
             self._journal_bytes = 0
             self._snapshot = asyncio.ensure_future(self._store_snapshot())
 

@@ -13,7 +13,7 @@ from omq.store.errors import InDoubt, NotLeader, StoreError, StoreFailed, TopicF
 from omq.store.interface import Append, Write
 from omq.store.replication.codec import Entry, Kind, Lease, decode, encode
 from omq.store.replication.journal import JournalUnavailable, JournalUnusable
-from omq.store.replication.role_machine import NodeClock, ReplicaSettings, Role, RoleMachine
+from omq.store.replication.role_machine import MIN_SNAPSHOT_DELAY_S, NodeClock, ReplicaSettings, Role, RoleMachine
 from tests.model.replication_model import ModelStore
 from tests.model.virtual_loop import VirtualLoop
 from tests.support.async_waits import until
@@ -387,7 +387,7 @@ def test_a_leader_makes_one_snapshot_of_a_long_journal() -> None:
             await first.write("x" * 200)
         first.machine.close()
         await first.task
-        second = Node(servers, "b", snapshot_bytes=1000)
+        second = Node(servers, "b", snapshot_bytes=2000)
         begun: list[Path] = []
         copy = second.store.snapshot
 
@@ -396,15 +396,63 @@ def test_a_leader_makes_one_snapshot_of_a_long_journal() -> None:
             await asyncio.sleep(LEASE_S / 10)
             return await copy(target)
 
-        async def size() -> int:
-            await until(lambda: begun)
-            return servers.size
-
         second.store.snapshot = snapshot  # type: ignore[method-assign]
-        second.journal.size = size  # type: ignore[method-assign]
         await second.leads()
         await asyncio.sleep(2 * LEASE_S)
         assert len(begun) == 1
+
+    run(test)
+
+
+def test_a_new_leader_does_not_repeat_the_snapshot_of_the_last_one() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        first, second = (Node(servers, name, snapshot_bytes=20_000) for name in "ab")
+        await until(lambda: first.machine.is_leader_now() or second.machine.is_leader_now())
+        if second.machine.is_leader_now():
+            first, second = second, first
+        for _ in range(40):
+            await first.write("x" * 2000)
+        await until(lambda: servers.first > 1)
+        while servers.size > 25_000:  # the snapshot is a while ago
+            await first.write("x" * 2000)
+        position = servers.snapshot[0] if servers.snapshot else 0
+        first.machine.close()
+        await second.leads()
+        await asyncio.sleep(2 * LEASE_S)
+        assert servers.snapshot and servers.snapshot[0] == position
+        while servers.snapshot[0] == position:
+            assert servers.size < 60_000
+            await second.write("y" * 2000)
+
+    run(test)
+
+
+def test_a_snapshot_that_fails_is_repeated_after_growing_delays() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers, snapshot_bytes=1000)
+        copy, now = node.store.snapshot, asyncio.get_running_loop().time
+        begun: list[float] = []
+
+        async def snapshot(target: Path) -> int:
+            begun.append(now())
+            if len(begun) < 3:
+                raise StoreError("no space")
+            return await copy(target)
+
+        node.store.snapshot = snapshot  # type: ignore[method-assign]
+        await node.leads()
+        for _ in range(10):
+            await node.write("x" * 200)
+        await until(lambda: len(begun) == 2)
+        assert node.machine.snapshot_failure == "the snapshot has failed, and the journal grows: no space"
+        assert node.machine.is_leader_now()
+        assert node.machine.trouble == ""
+        await until(lambda: servers.snapshot is not None)
+        await until(lambda: node.machine.snapshot_failure == "")
+        first, second, third = begun
+        delay = MIN_SNAPSHOT_DELAY_S
+        assert delay <= second - first < delay + 2 * LEASE_S
+        assert 2 * delay <= third - second < 2 * delay + 2 * LEASE_S
 
     run(test)
 
@@ -428,7 +476,8 @@ def test_a_leader_does_not_wait_for_the_size_of_the_journal(error: StoreError | 
         (write,) = await node.write("x")
         assert asyncio.get_running_loop().time() - begin < 0.1 * LEASE_S
         await asyncio.sleep(5 * LEASE_S)
-        assert (write.error, asked, node.machine.trouble) == (None, [True], "")
+        assert (write.error, node.machine.trouble) == (None, "")
+        assert asked == [True] * (6 if error else 1)  # it asks again
         assert [role for role, _ in node.roles] == [Role.CANDIDATE, Role.LEADER]
         await asyncio.wait_for(_closed(node), LEASE_S)
 
