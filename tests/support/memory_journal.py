@@ -170,6 +170,7 @@ class NodeJournal:
     def __init__(self, servers: MemoryJournal) -> None:
         self.servers = servers
         self.lease = servers.lease
+        self.failure = ""
         self.faults = Faults()
         self.late = 1.5  # times `Faults.timeout`, after which a late entry arrives
         self._closed = False
@@ -346,6 +347,7 @@ class RemoteJournal:
 
     def __init__(self, node: NodeJournal, loop: asyncio.AbstractEventLoop) -> None:
         self.lease = node.lease
+        self.failure = node.failure
         self.faults = node.faults
         self._node = node
         self._loop = loop

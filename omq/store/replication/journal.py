@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from omq.store.errors import StoreError
+
+#: What to do about a journal that does not answer. Servers with full disks do not report these.
+SERVERS_NEEDED: Final = (
+    "a majority of its servers must run, and have space on their disks (max_file_store); restart those whose disk was "
+    "full"
+)
 
 
 class Fenced(StoreError):
@@ -66,9 +72,11 @@ class Journal(Protocol):
     Attributes:
         lease: The duration of the lease in seconds, which the cluster has had since its journal was created. A node
             with another one would claim the lease while the leader still has it.
+        failure: The reason for which calls have no result lately, as far as it is known; empty after a success.
     """
 
     lease: float
+    failure: str
 
     async def append(self, payload: bytes, expected: int) -> int:
         """Appends an entry, and waits until a majority of the servers has it.

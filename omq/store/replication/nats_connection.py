@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -36,6 +38,8 @@ MAX_HEADER_BYTES: Final = 512
 #: Chunks that are sent before the first of them is acknowledged.
 WINDOW_CHUNKS: Final = 16
 _REFUSED: Final = "authorization violation"  # in the trouble with a server that refuses the user
+_DENIED: Final = re.compile(r'permissions violation for (?:publish|subscription) to "(\S+)"', re.IGNORECASE)
+_log = logging.getLogger("omq.replication")
 
 #: Codes of JetStream's errors.
 INSUFFICIENT_RESOURCES: Final = 10023
@@ -163,7 +167,7 @@ class _ServerConnection:
         self.reason = ""  # why it is lost
         self.was_lost = asyncio.Event()
         self._lost = lost
-        self._answers: dict[str, asyncio.Future[NatsMessage]] = {}
+        self._answers: dict[str, tuple[str, asyncio.Future[NatsMessage]]] = {}  # with the subjects of the requests
         self._inbox = ""
         self._count = 0
 
@@ -179,7 +183,7 @@ class _ServerConnection:
         answer: asyncio.Future[NatsMessage] = loop.create_future()
         self._count += 1
         key = str(self._count)
-        self._answers[key] = answer
+        self._answers[key] = subject, answer
         timer = loop.call_later(timeout, self._late, key, subject, timeout, stay)
 
         def done(_: asyncio.Future[NatsMessage]) -> None:
@@ -206,18 +210,28 @@ class _ServerConnection:
             return
         self.reason = reason
         self.was_lost.set()
-        for answer in [*self._answers.values()]:
-            if not answer.done():
-                answer.set_exception(JournalUnavailable(reason))
+        self._fail(reason)
         self._lost(self)
 
+    def deny(self, subject: str, reason: str) -> None:
+        """Fails what waits for the permission to use a subject, which the server does not give."""
+        if subject == f"{self._inbox}*".lower():
+            self.lose(reason)
+        else:
+            self._fail(reason, subject)
+
+    def _fail(self, reason: str, denied: str = "") -> None:
+        for subject, answer in [*self._answers.values()]:
+            if not answer.done() and denied in ("", subject.lower()):
+                answer.set_exception(JournalUnavailable(reason))
+
     async def _answered(self, message: NatsMessage) -> None:
-        answer = self._answers.get(message.subject[len(self._inbox) :])
+        _, answer = self._answers.get(message.subject[len(self._inbox) :], ("", None))
         if answer is not None and not answer.done():
             answer.set_result(message)
 
     def _late(self, key: str, subject: str, timeout: float, stay: bool) -> None:
-        answer = self._answers.get(key)
+        _, answer = self._answers.get(key, ("", None))
         if answer is not None and not answer.done():
             server = without_password(self.server)
             text = f"{server} has not answered {subject} within {timeout:g} s; is a majority of the servers running?"
@@ -246,6 +260,7 @@ class NatsConnection:
         self._connecting: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._troubles: dict[str, str] = {}  # by server
+        self._denied: set[str] = set()  # subjects that were reported
         self.closed = False
 
     async def open(self) -> None:
@@ -428,6 +443,8 @@ class NatsConnection:
         async def failed(error: Exception) -> None:
             errors.append(error)
             del errors[:-1]
+            if found := _DENIED.search(str(error)):
+                self._deny(connection, found[1].lower(), _text(error))
 
         async def closed() -> None:
             connection.lose(f"{without_password(server)} has closed the connection{_reason(errors)}")
@@ -454,6 +471,14 @@ class NatsConnection:
                 raise errors[-1] from None
             raise
         return connection
+
+    def _deny(self, connection: _ServerConnection, subject: str, text: str) -> None:
+        """Takes the answer that the user lacks a permission. nats-py has made its subject lower case."""
+        reason = f"{without_password(connection.server)}: {text}; give the user of the brokers this permission"
+        if subject not in self._denied and not subject.startswith("_inbox."):
+            self._denied.add(subject)
+            _log.error("%s", reason)
+        connection.deny(subject, reason)
 
     def _lost(self, connection: _ServerConnection) -> None:
         self._end(connection.client)

@@ -32,6 +32,7 @@ from uuid import uuid4
 
 from omq.store.errors import StoreError
 from omq.store.replication.journal import (
+    SERVERS_NEEDED,
     Fenced,
     JournalEntry,
     JournalUnavailable,
@@ -96,6 +97,7 @@ class NatsJournal:
     Attributes:
         sync_always: The statement of the operator.
         lease: The duration of the lease in seconds, as the stream has it. See `Journal`.
+        failure: See `Journal`.
         identity: A random text that the stream got when it was created. Another text is another journal.
     """
 
@@ -114,6 +116,7 @@ class NatsJournal:
             raise ValueError(f"lease: {lease} is not valid; expected a number of seconds above 0")
         self.sync_always = sync_always
         self.lease = lease
+        self.failure = ""
         self.identity = ""
         self._connection = connection
         self._cluster = cluster
@@ -444,21 +447,23 @@ class NatsJournal:
         try:
             message = result(await future, self._subject)
         except NoResponders as error:
-            raise NoResponders(
-                f"the journal {self._stream!r} has no leader; a majority of its servers must run"
-            ) from error
+            if not self.failure:  # a leader without space refuses a message, and steps down
+                self.failure = f"the journal {self._stream!r} has no leader: {SERVERS_NEEDED}"
+            raise NoResponders(self.failure) from error
         stored = json.loads(message.data)
         if failure := stored.get("error"):
             rejected = NatsApiError(failure.get("err_code", 0), failure.get("description", ""))
             if rejected.code == WRONG_LAST_SEQUENCE:
                 raise rejected
             # Another server may have stored the same message.
-            raise JournalUnavailable(str(rejected.explained(f"append to the journal {self._stream!r}"))) from rejected
+            self.failure = str(rejected.explained(f"append to the journal {self._stream!r}"))
+            raise JournalUnavailable(self.failure) from rejected
         if stored.get("stream") != self._stream:
             raise JournalUnusable(
                 f"the stream {stored.get('stream')!r} has the subject {self._subject!r} of the journal; delete it"
             )
         self._missing_since = None
+        self.failure = ""
         return stored
 
     async def _without_leader(self, error: NoResponders, deadline: float) -> None:

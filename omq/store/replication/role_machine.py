@@ -21,7 +21,7 @@ from omq.store.clock import wall
 from omq.store.errors import InDoubt, NotLeader, StoreError, StoreFailed, without_traceback
 from omq.store.interface import Append, Notify, Stage, Write
 from omq.store.replication.codec import Entry, Kind, Lease, decode, encode
-from omq.store.replication.journal import Fenced, Journal, JournalEntry, JournalUnavailable, Truncated
+from omq.store.replication.journal import SERVERS_NEEDED, Fenced, Journal, JournalEntry, JournalUnavailable, Truncated
 from omq.store.replication.lease import ElectionTimer, HeldLease
 
 log = logging.getLogger("omq.store")
@@ -43,6 +43,7 @@ MAX_SNAPSHOT_DELAY_S: Final = 600.0
 ENTRY_OVERHEAD_BYTES: Final = 128
 SNAPSHOT_PREFIX: Final = "snapshot-"  # of the directories in which snapshots are made and received
 
+NO_ANSWER: Final = f"the journal does not answer: {SERVERS_NEEDED}"
 REPLACED: Final = (
     "its servers have lost entries, or the journal was replaced. If the other nodes agree with the journal, move the "
     "directory of this node away, so that it loads a snapshot"
@@ -415,7 +416,7 @@ class RoleMachine:
                 if not await self._load_snapshot(error.first):
                     await self._pause(delay)
             except (JournalUnavailable, _LeaseOver) as error:
-                self._report(str(error) or "the journal does not answer")
+                self._report(str(error) or self._journal.failure or NO_ANSWER)
                 await self._pause(delay)
             finally:
                 await entries.close()
@@ -450,7 +451,7 @@ class RoleMachine:
             except (JournalUnavailable, _LeaseOver):
                 return
         except (JournalUnavailable, _LeaseOver) as error:
-            self._report(str(error) or "the journal does not answer")
+            self._report(str(error) or self._journal.failure or NO_ANSWER)
             return  # if it was stored, it will be read
         timer.learn(last, self._clock.now())
 

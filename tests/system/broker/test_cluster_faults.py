@@ -161,6 +161,27 @@ def test_without_a_journal_nodes_serve_reads(cluster: BrokerCluster, servers: Na
 
 
 @pytest.mark.slow
+def test_full_servers_are_named_to_publishers_and_in_the_log(tmp_path: Path) -> None:
+    (tmp_path / "nats").mkdir()
+    with (
+        nats_servers(tmp_path / "nats", limits="max_file_store: 8MB") as servers,
+        broker_cluster(tmp_path, servers, "--http", "127.0.0.1:*") as cluster,
+        Client([node.endpoint for node in cluster.nodes], timeout=4 * LEASE_S) as client,
+    ):
+        client.create("t", persistence="weak")
+        leader = cluster.leader()
+        with contextlib.suppress(BrokerTimeout):
+            client.publish_many("t", [bytes(500_000)] * 100)
+        with pytest.raises(BrokerTimeout, match="raise max_file_store"):
+            client.publish("t", b"x")
+        until(lambda: "free space on the disks of the servers, or raise max_file_store" in leader.log, cluster.logs)
+        for node in cluster.nodes:
+            http = node.endpoints["http"]
+            until(lambda http=http: "max_file_store" in get(f"{http}/healthz").decode())  # type: ignore[misc]
+            assert "\nomq_broker_cluster_trouble 1.0\n" in get(f"{http}/metrics").decode()
+
+
+@pytest.mark.slow
 def test_a_node_that_returns_empty_has_everything(cluster: BrokerCluster) -> None:
     with Client([node.endpoint for node in cluster.nodes], timeout=PATIENT_S) as client:
         client.create("t", persistence="weak")

@@ -515,6 +515,15 @@ async def fill(journal: NatsJournal, last: int) -> None:
         last = await journal.append(bytes(500_000), last)
 
 
+def limited(permissions: str) -> str:
+    """Returns the configuration of servers with one user."""
+    return f"authorization {{ users: [{{ user: me, password: secret, permissions: {{ {permissions} }} }}] }}"
+
+
+def me(servers: NatsServers) -> NatsOptions:
+    return NatsOptions(servers=servers.urls, user="me", password="secret", timeout=3)
+
+
 class TestOneServer:
     def test_a_refused_user_is_named(self, tmp_path: Path) -> None:
         with nats_servers(tmp_path, 1, options="authorization { user: u, password: p }") as servers:
@@ -524,6 +533,79 @@ class TestOneServer:
                 with pytest.raises(JournalUnavailable, match="correct the user and the password") as caught:
                     asyncio.run(NatsJournal.connect(options, "refused"))
                 assert "secret" not in str(caught.value)
+
+    def test_the_permissions_on_the_page_are_enough(self, tmp_path: Path) -> None:
+        page = (Path(__file__).parents[3] / "docs" / "howto" / "replicate.md").read_text("utf-8")
+        given = page.partition("permissions: {")[2].partition("}\n")[0].replace("NAME", "limited")
+
+        async def main(servers: NatsServers) -> None:
+            (tmp_path / "snapshot").mkdir()
+            (tmp_path / "snapshot" / "file").write_bytes(bytes(10_000_000))
+            async with opened(servers, "limited", options=me(servers), replicas=1) as journal:
+                announcements = journal.announcements()
+                announced = asyncio.ensure_future(anext(announcements))
+                while not announced.done():
+                    await journal.announce(b"node")
+                    await asyncio.wait([announced], timeout=0.1)
+                last = 0
+                for _ in range(100):  # flow control
+                    last = await journal.append(bytes(500_000), last)
+                assert len(await entries(journal)) == 100
+                assert await journal.put_snapshot(50, tmp_path / "snapshot") == 0
+                assert await journal.put_snapshot(last, tmp_path / "snapshot") == 50
+                await journal.truncate(51)
+                assert await journal.get_snapshot(tmp_path / "copy") == last
+                assert await journal.size() < 100 * 500_000
+                await announcements.aclose()
+
+        with nats_servers(tmp_path, 1, options=limited(given)) as servers:
+            asyncio.run(main(servers))
+            assert "Permissions Violation" not in servers[0].log.read_text()
+
+    @pytest.mark.parametrize(
+        ("denied", "text"),
+        [
+            ("publish: { deny: 'omq.journal.>' }", 'publish to "omq.journal.denied"'),
+            ("publish: { deny: '$JS.API.>' }", 'publish to "$js.api.stream.info.omq_denied"'),
+            ("subscribe: { deny: '_INBOX.>' }", 'subscription to "_inbox.'),
+        ],
+    )
+    def test_a_missing_permission_is_named(self, tmp_path: Path, denied: str, text: str) -> None:
+        async def main(servers: NatsServers) -> None:
+            until(lambda: servers[0].log.exists() and "Server is ready" in servers[0].log.read_text())
+
+            async def use() -> None:
+                journal = await NatsJournal.connect(me(servers), "denied", replicas=1)
+                try:
+                    await journal.append(b"first", 0)
+                finally:
+                    await journal.close()
+
+            with pytest.raises(JournalUnavailable, match="give the user of the brokers this permission") as caught:
+                await use()
+            assert text in str(caught.value)
+
+        with nats_servers(tmp_path, 1, options=limited(denied)) as servers:
+            asyncio.run(main(servers))
+
+    def test_a_missing_permission_for_announcements_is_logged_once(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def main(servers: NatsServers) -> None:
+            async with opened(servers, "quiet", options=me(servers), replicas=1) as journal:
+                for _ in range(3):
+                    await journal.announce(b"node")
+                    last = await journal.last()
+                await journal.append(b"first", last)  # the connection is kept
+
+        denied = "publish: { deny: 'omq.members.>' }"
+        with nats_servers(tmp_path, 1, options=limited(denied)) as servers:
+            asyncio.run(main(servers))
+            url = servers.urls[0]
+        assert [record.getMessage() for record in caplog.records if "permission" in record.getMessage()] == [
+            f'{url}: permissions violation for publish to "omq.members.quiet"; give the user of the brokers this '
+            "permission"
+        ]
 
     def test_three_replicas_need_a_cluster(self, tmp_path: Path) -> None:
         async def main(servers: NatsServers) -> None:

@@ -13,7 +13,14 @@ from omq.store.errors import InDoubt, NotLeader, StoreError, StoreFailed, TopicF
 from omq.store.interface import Append, Write
 from omq.store.replication.codec import Entry, Kind, Lease, decode, encode
 from omq.store.replication.journal import JournalUnavailable, JournalUnusable
-from omq.store.replication.role_machine import MIN_SNAPSHOT_DELAY_S, NodeClock, ReplicaSettings, Role, RoleMachine
+from omq.store.replication.role_machine import (
+    MIN_SNAPSHOT_DELAY_S,
+    NO_ANSWER,
+    NodeClock,
+    ReplicaSettings,
+    Role,
+    RoleMachine,
+)
 from tests.model.replication_model import ModelStore
 from tests.model.virtual_loop import VirtualLoop
 from tests.support.async_waits import until
@@ -342,6 +349,23 @@ def test_writes_that_wait_share_an_entry() -> None:
     run(test)
 
 
+def test_a_node_reports_why_the_journal_does_not_answer() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        await node.leads()
+        node.journal.faults.timeout = 60.0
+        node.journal.faults.part()
+        await until(lambda: node.machine.trouble == NO_ANSWER)
+        assert node.machine.role is Role.FOLLOWER
+        node.journal.failure = "the disks of the servers are full"
+        await until(lambda: node.machine.trouble == "the disks of the servers are full")
+        node.journal.faults.heal()
+        await node.leads()
+        await until(lambda: node.machine.trouble == "")
+
+    run(test)
+
+
 def test_a_new_leader_truncates_the_journal_up_to_the_snapshot_before() -> None:
     async def test(servers: MemoryJournal) -> None:
         first = Node(servers, "a", snapshot_bytes=300)
@@ -419,7 +443,8 @@ def test_a_new_leader_does_not_repeat_the_snapshot_of_the_last_one() -> None:
         first.machine.close()
         await second.leads()
         await asyncio.sleep(2 * LEASE_S)
-        assert servers.snapshot and servers.snapshot[0] == position
+        assert servers.snapshot
+        assert servers.snapshot[0] == position
         while servers.snapshot[0] == position:
             assert servers.size < 60_000
             await second.write("y" * 2000)
