@@ -12,7 +12,7 @@ from aiohttp import web
 from omq.errors import BindError
 from omq.serving.address import parse_http_address
 
-__all__ = ["Handler", "HttpListener", "health"]
+__all__ = ["Handler", "HttpListener", "health", "readiness"]
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -114,11 +114,32 @@ class HttpListener:
         return response
 
 
-def health(failed: str | None, full: bool) -> web.Response:
-    """Returns the answer to `/healthz`: 503 once the store has failed; a full disk is not a reason to restart."""
+def health(failed: str | None, full: bool, trouble: str = "") -> web.Response:
+    """Returns the answer to `/healthz`, by which a supervisor restarts the process.
+
+    A restart mends a store that has failed. It mends neither a full disk nor what is wrong with a cluster.
+
+    Args:
+        failed: The error of a store that has failed.
+        full: The disk is full.
+        trouble: The reason for which the server takes no part in its cluster; empty if it does.
+    """
     if failed is not None:
         return web.Response(status=503, text=f"the store has failed: {failed}\n")
-    return web.Response(text="ok, but the disk is full\n" if full else "ok\n")
+    but = "the disk is full" if full else trouble
+    return web.Response(text=f"ok, but {but}\n" if but else "ok\n")
+
+
+def readiness(failed: str | None, obstacle: str) -> web.Response:
+    """Returns the answer to `/readyz`, by which a load balancer selects servers.
+
+    Args:
+        failed: The error of a store that has failed.
+        obstacle: The reason for which others serve better; empty without one.
+    """
+    if failed is not None or obstacle:
+        return web.Response(status=503, text=f"{obstacle or f'the store has failed: {failed}'}\n")
+    return web.Response(text="ok\n")
 
 
 class _Debug(logging.LoggerAdapter[logging.Logger]):

@@ -102,12 +102,14 @@ class ClusterInfo(NamedTuple):
         role: The role of the broker: `leader` or `follower`.
         leader: The endpoints of the leader; empty if the broker knows none.
         members: The endpoints of the members.
+        trouble: The reason for which the broker takes no part in the cluster now; empty if it does.
     """
 
     name: str
     role: str
     leader: tuple[str, ...]
     members: tuple[str, ...]
+    trouble: str = ""
 
     @classmethod
     def read(cls, about: dict[str, Any]) -> Self:
@@ -115,7 +117,7 @@ class ClusterInfo(NamedTuple):
         leader, members = (tuple(about.get(key, ())) for key in ("leader", "members"))
         if not all(isinstance(endpoint, str) for endpoint in (*leader, *members)):
             raise ValueError("an endpoint of the cluster is not a string")
-        return cls(str(about["name"]), str(about["role"]), leader, members)
+        return cls(str(about["name"]), str(about["role"]), leader, members, str(about.get("trouble", "")))
 
     @property
     def is_led_here(self) -> bool:
@@ -124,6 +126,8 @@ class ClusterInfo(NamedTuple):
 
     def __str__(self) -> str:
         leader = f"whose leader is {', '.join(self.leader)}" if self.leader else "which has no leader now"
+        if self.trouble and not self.leader:
+            leader += f" ({self.trouble:.400})"
         return f"a follower of the cluster {self.name!r:.80}, {leader}"
 
 

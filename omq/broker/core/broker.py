@@ -918,13 +918,12 @@ class Broker:
             for id, first, last in stats.damaged
         ]
         broken = log_store.broken
-        trouble = "" if self.member is None else self.member.trouble
         return {
             "directory": None if self._directory is None else os.fspath(self._directory),
             "free": None if self._directory is None else _free(self._directory),
             "full": self.store.full,
             "failed": None if broken is None else str(broken) or type(broken).__name__,
-            "findings": [*log_store.findings, *damaged, *([f"cluster: {trouble}"] if trouble else [])],
+            "findings": [*log_store.findings, *damaged],
             "environments": {name: _environment(one) for name, one in stats.engines.items()},
         }
 

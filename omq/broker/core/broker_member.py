@@ -25,12 +25,11 @@ class BrokerMember(ClusterMember):
 
     def not_leader(self) -> NotLeader:
         """Returns the error of a request that only the leader executes."""
-        leader = ", ".join(self.leader())
-        name = self.cluster.name
-        return NotLeader(
-            "this broker is a follower; "
-            + (f"the leader of the cluster {name!r} is {leader}" if leader else f"no leader of {name!r} is known now")
-        )
+        leader, name = ", ".join(self.leader()), self.cluster.name
+        if leader:
+            return NotLeader(f"this broker is a follower; the leader of the cluster {name!r} is {leader}")
+        trouble = f": {self.trouble}" if self.trouble else ""
+        return NotLeader(f"this broker is a follower; no leader of {name!r} is known now{trouble}")
 
     def stats(self, *, leads: bool) -> ClusterStats:
         """Returns the cluster, as in `WELCOME`.
@@ -44,6 +43,7 @@ class BrokerMember(ClusterMember):
             "role": "leader" if leads else "follower",
             "leader": list(self.endpoints) if leads else self.leader(),
             "members": self.members,
+            "trouble": self.trouble,
         }
 
     def check_strong(self, topic: str) -> None:

@@ -111,6 +111,7 @@ class ClusterStats(TypedDict):
     role: Literal["leader", "follower"]
     leader: list[str]  # its endpoints; empty: it is not known
     members: list[str]  # the first endpoint of each known member
+    trouble: str  # why this broker takes no part in the cluster now; empty if it does
 
 
 class BrokerStats(TypedDict):

@@ -21,7 +21,7 @@ from omq.broker.http.query import Query
 from omq.broker.http.rates import Rates
 from omq.broker.http.view import Each, JsonPage
 from omq.executor import in_yielding_thread, resting
-from omq.serving.http import HttpListener, health
+from omq.serving.http import HttpListener, health, readiness
 
 LOG: Final = logging.getLogger("omq.broker")
 
@@ -65,6 +65,7 @@ class HttpServer:
                 "/topics.json": self._get_topics,
                 "/metrics": self._get_metrics,
                 "/healthz": self._get_health,
+                "/readyz": self._get_readiness,
             },
             LOG,
         )
@@ -152,8 +153,17 @@ class HttpServer:
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _get_health(self, request: web.Request) -> web.Response:
-        store = self._stats()["store"]
-        return health(store["failed"], store["full"])
+        stats = self._stats()
+        return health(stats["store"]["failed"], stats["store"]["full"], _trouble(stats))
+
+    async def _get_readiness(self, request: web.Request) -> web.Response:
+        stats = self._stats()
+        return readiness(stats["store"]["failed"], _trouble(stats))
+
+
+def _trouble(stats: BrokerStats) -> str:
+    """Returns the reason for which the broker takes no part in its cluster; empty if it does, or is in none."""
+    return "" if stats["cluster"] is None else stats["cluster"]["trouble"]
 
 
 async def _run_encoder(stats: BrokerStats, work: Callable[[Each], T]) -> T:

@@ -438,7 +438,8 @@ class AsyncDevice:
             "full": self._store.full,
             "leader": producer_server is not None,
             "failed": None if store.broken is None else str(store.broken),
-            "findings": [*store.findings, *filter(None, [self._member and self._member.trouble])],
+            "trouble": None if self._member is None else self._member.trouble or None,
+            "findings": [*store.findings],
         }
 
 

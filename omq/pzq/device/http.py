@@ -13,7 +13,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from omq.pzq.device.stats import METRICS, DeviceStats, as_number
-from omq.serving.http import HttpListener, health
+from omq.serving.http import HttpListener, health, readiness
 
 log = logging.getLogger("omq.pzq")
 
@@ -49,6 +49,11 @@ def http_listener(stats: Callable[[], DeviceStats]) -> HttpListener:
         now = stats()
         if now["aside"] is not None:
             return web.Response(status=503, text=f"this node has no part in its cluster: {now['aside']}\n")
-        return health(now["failed"], now["full"])
+        return health(now["failed"], now["full"], now["trouble"] or "")
 
-    return HttpListener({"/metrics": get_metrics, "/healthz": get_health}, log)
+    async def get_readiness(request: web.Request) -> web.Response:
+        now = stats()
+        obstacle = now["aside"] or now["trouble"] or ("" if now["leader"] else "another device of the cluster leads")
+        return readiness(now["failed"], obstacle)
+
+    return HttpListener({"/metrics": get_metrics, "/healthz": get_health, "/readyz": get_readiness}, log)

@@ -47,6 +47,9 @@ METRICS: Final = {
         "gauge", "aside", "1 if this node's directory is an older copy, so that it has no part in the cluster."
     ),
     "leader": DeviceMetric("gauge", "leader", "1 while this device serves producers and consumers."),
+    "trouble": DeviceMetric(
+        "gauge", "cluster_trouble", "1 while the device takes no part in the cluster of --replicated."
+    ),
     "full": DeviceMetric("gauge", "store_full", "1 while the disk is full."),
     "failed": DeviceMetric("gauge", "store_failed", "1 once the store has failed."),
     "stored": DeviceMetric("counter", "messages_stored", "Stored messages."),

@@ -17,6 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import omq
 from omq.broker import BrokerError, Client
 from omq.errors import OmqError
+from tests.support.broker_cluster import broker_cluster
+from tests.support.nats_servers import nats_servers
 from tests.support.waits import until
 from tests.system.broker.server_process import broker, get
 
@@ -44,10 +46,16 @@ def entries(log: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.splitlines()]
 
 
+@pytest.mark.xdist_group("nats")
 def test_rules_and_dashboard_use_metrics_of_a_real_broker(tmp_path: Path) -> None:
-    with broker(tmp_path, tmp_path / "data", *EVERYWHERE, "--topic", "t:broadcast:strong") as command:
-        endpoints = command.serving()
+    (tmp_path / "nats").mkdir()
+    with (
+        nats_servers(tmp_path / "nats", 1, sync_always=True) as servers,
+        broker_cluster(tmp_path, servers, *EVERYWHERE, "--servers-sync", count=1, replicas=1) as cluster,
+    ):
+        endpoints = cluster.leader().endpoints
         with Client(endpoints["zmtp"]) as client:
+            client.create("t", persistence="strong")
             client.subscribe("t", name="n").close()
             client.consume("t", group="g").close()
             with pytest.raises(BrokerError):
@@ -57,7 +65,6 @@ def test_rules_and_dashboard_use_metrics_of_a_real_broker(tmp_path: Path) -> Non
             used = set(re.findall(r"\b(?:omq_broker|process)_\w+", (EXAMPLES / file).read_text()))
             assert len(used) > 15
             assert used <= names
-        command.end()
 
 
 def test_a_kill_is_not_damage(tmp_path: Path) -> None:

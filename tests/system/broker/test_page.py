@@ -223,6 +223,30 @@ def test_trouble_is_not_to_be_overlooked(
     assert window.run("return document.querySelector('.note').getBoundingClientRect().top") < 200
 
 
+@pytest.mark.parametrize(
+    ("changes", "state", "line"),
+    [
+        ({"role": "leader"}, "leader", "node b1 leads in the cluster orders · journal 1,234"),
+        (
+            {"leader": ["tcp://a:5565"]},
+            "follower",
+            "node b1 follows tcp://a:5565 in the cluster orders · journal 1,234",
+        ),
+        ({"trouble": "the disk is full"}, "out of the cluster", "node b1 follows no leader in the cluster orders"),
+    ],
+)
+def test_the_page_shows_the_role(
+    look: Callable[..., Browser], server: StatsServer, changes: dict[str, Any], state: str, line: str
+) -> None:
+    window = look(topic("prices", 1))
+    assert window.run("return document.querySelector('#cluster').hidden")
+    cluster: Any = {"name": "orders", "node": "b1", "role": "follower", "leader": [], "members": [], "trouble": ""}
+    server.stats = {**server.stats, "cluster": {**cluster, **changes}, "journal_position": 1234}
+    until(lambda: line in window.text("#cluster"))
+    assert window.text("#state") == state
+    assert changes.get("trouble", "") in window.text("#notes")
+
+
 def test_a_lost_broker_is_reported_and_found_again(look: Callable[..., Browser], server: StatsServer) -> None:
     window = look(topic("prices", 1))
     server.stop()

@@ -118,7 +118,7 @@ def test_a_follower_serves_reads(tmp_path: Path) -> None:
             for raw, node, role in ((first, leader, "leader"), (second, follower, "follower")):
                 about = (await raw.hello())["cluster"]
                 about["members"].sort(key=[leader.endpoint, follower.endpoint].index)
-                assert about == {**expected, "node": node.name, "role": role}
+                assert about == {**expected, "node": node.name, "role": role, "trouble": ""}
             await create(first, "t")
             await create(first, "jobs", delivery="round-robin")
             assert (await first.ask(p.APPEND, b"t", RECORDS))[0] == p.PUBLISHED

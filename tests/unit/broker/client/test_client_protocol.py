@@ -397,6 +397,16 @@ def test_a_cluster_that_is_not_valid_is_refused(changes):
         core.receive([protocol.WELCOME, core.out.popleft()[1], welcome_of("leader", **changes)])
 
 
+def test_a_follower_without_a_leader_names_the_trouble():
+    core = ClientProtocol(NAME)
+    core.connected()
+    text = r"^a follower of the cluster 'orders', which has no leader now \(the disks are full\)$"
+    with pytest.raises(LeaderElsewhere, match=text):
+        core.receive(
+            [protocol.WELCOME, core.out.popleft()[1], welcome_of("follower", leader=[], trouble="the disks are full")]
+        )
+
+
 @pytest.mark.parametrize("cluster", [b"null", b"5", b"[]", b"{}", b'{"name": "c"}'])
 def test_a_cluster_without_its_keys_is_refused(cluster):
     core = ClientProtocol(NAME)

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from omq.broker.core.stats import BrokerStats, TopicStats
+from omq.broker.core.stats import BrokerStats, ClusterStats, TopicStats
 from omq.broker.http.server import HttpServer
 from omq.errors import UsageError
 from tests.support.broker_stats import HOSTILE, statistics, topic
@@ -97,7 +97,25 @@ async def test_health() -> None:
         assert await ask() == (503, "the store has failed: fdatasync: EIO\n")
 
 
-@pytest.mark.parametrize("path", ["/", "/topics.json", "/metrics", "/healthz"])
+async def test_a_broker_out_of_its_cluster_is_alive_and_not_ready() -> None:
+    cluster: ClusterStats = {"name": "c", "node": "n", "role": "follower", "leader": [], "members": [], "trouble": ""}
+    stats: BrokerStats = {**statistics(), "cluster": cluster}
+    async with served(stats) as (url, session):
+
+        async def ask(path: str) -> tuple[int, str]:
+            async with session.get(f"{url}/{path}") as answer:
+                return answer.status, await answer.text()
+
+        assert await ask("readyz") == (200, "ok\n")
+        cluster["trouble"] = "the journal is not connected"
+        assert await ask("healthz") == (200, "ok, but the journal is not connected\n")
+        assert await ask("readyz") == (503, "the journal is not connected\n")
+        cluster["trouble"] = ""
+        stats["store"]["failed"] = "fdatasync: EIO"
+        assert await ask("readyz") == (503, "the store has failed: fdatasync: EIO\n")
+
+
+@pytest.mark.parametrize("path", ["/", "/topics.json", "/metrics", "/healthz", "/readyz"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
 async def test_methods_that_are_not_read_only_are_refused(path: str, method: str) -> None:
     async with served(statistics()) as (url, session), session.request(method, url + path) as answer:

@@ -23,7 +23,7 @@ DASHBOARD = json.loads((EXAMPLES / "omq-broker.dashboard.json").read_text(encodi
 
 DURABLE = {"name": "n", "position": 1, "lag": 2, "held": True, "active": 3.0}
 GROUP = {"name": "g", "lag": 2, "in_flight": 1, "consumers": 1, "active": 3.0}
-CLUSTER: ClusterStats = {"name": "c", "node": "n", "role": "leader", "leader": [], "members": []}
+CLUSTER: ClusterStats = {"name": "c", "node": "n", "role": "leader", "leader": [], "members": [], "trouble": "x"}
 STATS: BrokerStats = {**statistics(topic("a", 1, names=[DURABLE], groups=[GROUP])), "cluster": CLUSTER}
 TEXT = MetricsPage().encode(STATS)[0].decode()
 #: The labels of each sample.
@@ -53,8 +53,15 @@ def test_every_metric_is_on_the_page() -> None:
 
 def test_without_a_cluster_there_is_no_leader() -> None:
     alone = MetricsPage().encode(statistics())[0].decode()
-    assert "omq_broker_leader 1.0" in TEXT
+    assert {"omq_broker_leader 1.0", "omq_broker_cluster_trouble 1.0"} <= {*TEXT.splitlines()}
     assert "omq_broker_leader" not in alone
+    assert "omq_broker_cluster_trouble" not in alone
+
+
+@pytest.mark.parametrize("metric", ["leader", "journal_position", "cluster_trouble"])
+def test_rules_and_dashboard_show_the_cluster(metric: str) -> None:
+    assert any(f"omq_broker_{metric}" in alert["expr"] for alert in alerts())
+    assert any(f"omq_broker_{metric}" in expression for expression in expressions()[len(alerts()) :])
 
 
 def test_the_page_names_the_bounds() -> None:
