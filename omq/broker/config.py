@@ -209,8 +209,8 @@ def check_strong(topics: Iterable[TopicSpec], cluster: Cluster) -> None:
     for topic in topics:
         if topic.persistence == "strong" and not cluster.servers_sync:
             raise ConfigError(
-                f"topic {topic.name}: a strong topic needs servers_sync, which states that all NATS servers have "
-                "`sync_interval: always`; or make it weak"
+                f"topic {topic.name}: a strong topic needs NATS servers with `sync_interval: always`; state that all "
+                "have it by --servers-sync (servers_sync = true in [cluster]), or make the topic weak"
             )
 
 

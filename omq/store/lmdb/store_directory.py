@@ -25,6 +25,7 @@ MIN_FILE_BYTES: Final = 4096  # the disk space of a file that is not empty
 #: A new store needs less for its files. On a disk that becomes full meanwhile they would stay damaged, and writing to
 #: their maps would crash the process.
 NEW_STORE_BYTES: Final = 1 << 20
+_OPTIONAL: Final = ("kind", "snapshot", "origin", "replica", "cluster")  # in the file `format`
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -132,6 +133,7 @@ class Format:
         snapshot: The time at which the snapshot was taken, in UTC; empty: it is a store.
         origin: `store` and `time` of the snapshot that the store was restored from; empty: it was not restored.
         replica: It is a replica, and `id` is the id of its cluster.
+        cluster: The name of its cluster, for messages; empty: it is not known.
     """
 
     id: str
@@ -139,6 +141,7 @@ class Format:
     snapshot: str = ""
     origin: dict[str, str] = field(default_factory=dict)
     replica: bool = False
+    cluster: str = ""
 
     @property
     def version(self) -> int:
@@ -148,7 +151,7 @@ class Format:
     def write(self, directory: Path) -> None:
         """Writes the file durably."""
         row: dict[str, Any] = {"omq-store": self.version, "id": self.id}
-        row |= {key: value for key in ("kind", "snapshot", "origin", "replica") if (value := getattr(self, key))}
+        row |= {key: value for key in _OPTIONAL if (value := getattr(self, key))}
         write_durably(directory / "format", json.dumps(row).encode() + b"\n")
 
 
@@ -174,6 +177,7 @@ def read_format(directory: Path, kind: str = "") -> Format:
             str(row.get("snapshot", "")),
             row.get("origin") or {},
             bool(row.get("replica")),
+            str(row.get("cluster", "")),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         raise DamagedError(f"{path}: damaged: it does not have the version and the id of the store") from None
@@ -201,6 +205,7 @@ class StoreDirectory:
             one without a program gets this one.
         cluster_id: The id of the cluster of a replica; empty: any, and a new one for a new replica. `None`: the store
             is not a replica. A replica cannot be opened as another store, nor the other way round.
+        cluster: The name of the cluster, which the directory keeps for messages; empty: it is not known.
         readonly: Changes nothing except the lock; the store must exist. Otherwise a snapshot is refused.
         locked: Take the lock. Without it, another process may have the store open.
 
@@ -231,6 +236,7 @@ class StoreDirectory:
         kind: str = "",
         *,
         cluster_id: str | None = None,
+        cluster: str = "",
         readonly: bool = False,
         locked: bool = True,
     ) -> None:
@@ -244,13 +250,13 @@ class StoreDirectory:
         self._lock = self._acquire_lock() if locked else -1
         try:
             self.new = not (self.directory / "format").exists()
-            self.format = self._create(kind, cluster_id) if self.new else read_format(self.directory, kind)
+            self.format = self._create(kind, cluster_id, cluster) if self.new else read_format(self.directory, kind)
             self.id = self.format.id
             if readonly:
                 self._check_has_store()
             else:
-                self._check_cluster(cluster_id)
-                self._check_writable(kind)
+                self._check_cluster(cluster_id, cluster)
+                self._check_writable(kind, cluster)
             last = self._last_session()
             self.used_before = bool(last)
             self.clean_shutdown = self.new or bool(last.get("orderly"))
@@ -278,29 +284,31 @@ class StoreDirectory:
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         return descriptor
 
-    def _create(self, kind: str, cluster_id: str | None) -> Format:
+    def _create(self, kind: str, cluster_id: str | None, cluster: str) -> Format:
         """Creates the file `format` of a new store."""
         if any(self.directory.glob("*/data.mdb")):
             raise DamagedError(
                 f"{self.directory}: damaged: it has data, but the file `format` is missing. Nothing was changed. "
                 "Restore the file from a copy of the store, or move the directory away to start over."
             )
-        new = Format(cluster_id or os.urandom(16).hex(), kind, replica=cluster_id is not None)
+        new = Format(cluster_id or os.urandom(16).hex(), kind, replica=cluster_id is not None, cluster=cluster)
         new.write(self.directory)
         return new
 
-    def _check_cluster(self, cluster_id: str | None) -> None:
+    def _check_cluster(self, cluster_id: str | None, cluster: str) -> None:
         """Refuses a replica that is opened as another store, another store as a replica, and one of another cluster."""
+        own = repr(self.format.cluster) if self.format.cluster else self.id
         if self.format.replica and cluster_id is None:
             raise StoreError(
-                f"{self.directory} is a replica of the cluster {self.id}, and can only be opened as that: give the "
-                "options of the cluster, or another directory"
+                f"{self.directory} is a replica of the cluster {own}, and can only be opened as that: give the options "
+                "of the cluster, or another directory"
             )
         if cluster_id is not None and not self.format.replica:
             raise StoreError(f"{self.directory} is a store, and not a replica of a cluster: give another directory")
         if cluster_id and cluster_id != self.id:
+            given = repr(cluster) if cluster else cluster_id
             raise StoreError(
-                f"{self.directory} is a replica of the cluster {self.id}, not of {cluster_id}: give another directory"
+                f"{self.directory} is a replica of the cluster {own}, not of {given}: give another directory"
             )
 
     def _check_has_store(self) -> None:
@@ -311,16 +319,17 @@ class StoreDirectory:
                 "give that directory"
             )
 
-    def _check_writable(self, kind: str) -> None:
-        """Refuses a snapshot, and gives a store without a program this one."""
+    def _check_writable(self, kind: str, cluster: str) -> None:
+        """Refuses a snapshot, and gives a store without a program, or without the name of its cluster, this one."""
         if self.format.snapshot:
             # With the id of the store that was copied, its clients would take this one for that store.
             raise StoreError(
                 f"{self.directory} is a snapshot: `omq {self.format.kind or 'broker'} restore {self.directory} DIR` "
                 "makes a store of it"
             )
-        if kind and not self.format.kind:
-            self.format = replace(self.format, kind=kind)
+        named = replace(self.format, kind=self.format.kind or kind, cluster=cluster or self.format.cluster)
+        if named != self.format:
+            self.format = named
             with suppress(OSError):  # on a full disk; the next opening retries
                 self.format.write(self.directory)
 

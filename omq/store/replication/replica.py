@@ -56,7 +56,8 @@ EXPIRY_INTERVAL_S: Final = 3600.0
 TRANSIENT_IDS: Final = 1 << 40
 UNSYNCED: Final = (
     'the topic {!r} cannot have persistence="strong": the servers of the journal do not sync each message. Set '
-    '`sync_interval: always` in the section `jetstream` of all of them, or use persistence="weak"'
+    "`sync_interval: always` in the section `jetstream` of all of them, and state it by --servers-sync (servers_sync = "
+    'true in [cluster]); or use persistence="weak"'
 )
 #: The context of writes that this module submits, whose results are not returned.
 UPKEEP: Final = object()
@@ -185,6 +186,7 @@ class ReplicatedStore:
         loaded: Called when a snapshot has replaced all topics and their records, in the thread of this store. Shortly
             before that, reads raise `StoreClosed`.
         cluster_id: The id of the cluster, 16 bytes in hex, which is the id of the store.
+        cluster: The name of the cluster, for messages.
         servers_sync: The servers of the journal sync each message. Otherwise strong topics are refused.
         flush_interval: As in `LmdbStore`.
         max_memory: The bytes that a transient topic keeps if it has no setting.
@@ -206,13 +208,16 @@ class ReplicatedStore:
         catalog_changed: Callable[[], None] = lambda: None,
         loaded: Callable[[], None] = lambda: None,
         cluster_id: str = "",
+        cluster: str = "",
         servers_sync: bool = False,
         flush_interval: float = 1.0,
         max_memory: int = MAX_MEMORY_BYTES,
         kind: str = "",
     ) -> None:
         path = Path(directory)
-        self._directory = StoreDirectory(path, kind, cluster_id=cluster_id)  # no other program opens it
+        self._directory = StoreDirectory(
+            path, kind, cluster_id=cluster_id, cluster=cluster
+        )  # no other program opens it
         self._notify = notify
         self._appended = appended
         self._role_changed = role_changed

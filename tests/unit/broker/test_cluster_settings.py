@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def test_endpoints() -> None:
         (
             "",
             ["--replicated", "nats://a", "--cluster", "test", "--topic", "t:broadcast:strong"],
-            "topic t: a strong topic needs servers_sync",
+            "state that all have it by --servers-sync (servers_sync = true in [cluster])",
         ),
         ("[cluster]\nname = 'test'\nservers = 'nats://a'\nlease = 0\n", [], "broker.toml: [cluster]: lease=0"),
         (
@@ -170,6 +171,34 @@ def test_a_journal_that_cannot_be_used_ends_the_start(tmp_path: Path) -> None:
         journal.close()
 
     asyncio.run(run())
+
+
+def test_the_directory_of_another_cluster_is_refused_by_name(tmp_path: Path) -> None:
+    async def run(name: str) -> None:
+        journal = JournalThread()
+        try:
+            async with ClusterServer(journal, tmp_path, "b0", {"cluster": Cluster(**{**VALID, "name": name})}).server:
+                pass
+        finally:
+            journal.close()
+
+    asyncio.run(run("orders"))
+    with pytest.raises(StoreError, match=r"/b0 is a replica of the cluster 'orders', not of 'billing': give another"):
+        asyncio.run(run("billing"))
+    path = tmp_path / "b0" / "format"
+    row = json.loads(path.read_bytes())
+    path.write_text(
+        json.dumps({key: value for key, value in row.items() if key != "cluster"})
+    )  # as an older omq has left it
+    asyncio.run(run("orders"))
+    assert json.loads(path.read_bytes()) == row
+
+    async def alone() -> None:
+        async with AsyncServer(tmp_path / "b0"):
+            pass
+
+    with pytest.raises(StoreError, match="is a replica of the cluster 'orders', and can only be opened as that"):
+        asyncio.run(alone())
 
 
 def test_a_node_keeps_its_id(tmp_path: Path) -> None:
