@@ -24,6 +24,7 @@ from omq.types import Security
 if TYPE_CHECKING:
     from omq.broker.core.broker_member import BrokerMember
     from omq.broker.reconcile import TopicPlan
+    from omq.broker.sexp.server import SexpServer
 
 __all__ = ["AsyncServer", "Server"]
 
@@ -127,6 +128,7 @@ class AsyncServer:
             if wanted
             else None
         )
+        self._sexp_server: SexpServer | None = None
         self._others: list[Any] = []  # the other servers, once they are open
         self._leading: asyncio.Task[None] | None = None  # begins the core of the leader
         self._tasks: set[asyncio.Task[None]] = set()
@@ -158,7 +160,8 @@ class AsyncServer:
             if self._sexp is not None:
                 from omq.broker.sexp.server import SexpServer
 
-                await self._open("sexp", SexpServer(self.broker, max_connections=self._max_connections), self._sexp)
+                self._sexp_server = SexpServer(self.broker, max_connections=self._max_connections)
+                await self._open("sexp", self._sexp_server, self._sexp)
             if self._http is not None:
                 try:
                     from omq.broker.http.server import HttpServer
@@ -211,8 +214,8 @@ class AsyncServer:
         if self.broker.ended:
             return
         before, self.broker = self.broker, self.broker.successor(epoch)
-        for server in (self._zmtp, *self._others):
-            if hasattr(server, "change_core"):
+        for server in (self._zmtp, self._sexp_server):
+            if server is not None:
                 server.change_core(self.broker)
         if before.leads is not self.broker.leads:
             self.on_role(self.broker.leads)

@@ -28,6 +28,7 @@ from omq.cli.parameters import (
     LEVELS,
     CommandWithSubcommands,
     NonEmptyPath,
+    cluster_options,
     is_loopback,
     is_reachable,
     log_format_option,
@@ -316,19 +317,12 @@ def log_warnings(config: Config) -> None:
     help="CURVE: the public keys of admitted clients, one a line. Default: every key.",
 )
 @click.option("--users-file", type=FILE, help="PLAIN: name:password, one a line.")
-@click.option("--replicated", metavar="nats://HOST:PORT,...", help="NATS servers with the journal of a cluster.")
-@click.option("--cluster", metavar="NAME", help="The name of the cluster that the broker is a member of.")
-@click.option("--node", metavar="ID", help="The id of the broker in the cluster. Default: one that DIR keeps.")
+@cluster_options("broker", "DIR", "strong topics")
 @click.option(
     "--advertise",
     multiple=True,
     metavar="ENDPOINT",
     help="The endpoint at which clients of the cluster find this broker; may be repeated. Default: those of --bind.",
-)
-@click.option(
-    "--servers-sync",
-    is_flag=True,
-    help="States that the NATS servers have `sync_interval: always`, which strong topics need.",
 )
 @click.option(
     "--ready-file",
@@ -351,7 +345,7 @@ def broker(
     secret_key_file: Path | None,
     authorized_keys_file: Path | None,
     users_file: Path | None,
-    replicated: str | None,
+    replicated: tuple[str, ...] | None,
     cluster: str | None,
     node: str | None,
     advertise: tuple[str, ...],
@@ -378,7 +372,7 @@ def broker(
         override = security_of(mechanism, files, path)
         given = {
             "name": cluster,
-            "servers": replicated and tuple(replicated.split(",")),
+            "servers": replicated,
             "node": node,
             "advertise": advertise,
             "servers_sync": servers_sync,

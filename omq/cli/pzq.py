@@ -11,7 +11,15 @@ from typing import Final
 import click
 
 from omq.cli.errors import errors_of_command
-from omq.cli.parameters import LEVELS, NonEmptyPath, is_reachable, log_format_option, read_http, read_ready_file
+from omq.cli.parameters import (
+    LEVELS,
+    NonEmptyPath,
+    cluster_options,
+    is_reachable,
+    log_format_option,
+    read_http,
+    read_ready_file,
+)
 from omq.errors import UsageError
 from omq.keyfiles import SecurityFiles, read_secret_key
 from omq.pzq.cluster.settings import NODE_TIMEOUT_US, REPLICATION_TIMEOUT_US
@@ -114,7 +122,9 @@ def peer_security_of(secret_key: Path | None) -> CurveClient | None:
     return CurveClient(curve_public(secret), secret_key=secret)
 
 
-def cluster_of(replicated: str | None, name: str | None, node: str | None, *, servers_sync: bool) -> Cluster | None:
+def cluster_of(
+    replicated: tuple[str, ...] | None, name: str | None, node: str | None, *, servers_sync: bool
+) -> Cluster | None:
     """Returns the cluster of `--replicated`; `None` without it.
 
     Raises:
@@ -126,7 +136,7 @@ def cluster_of(replicated: str | None, name: str | None, node: str | None, *, se
         return None
     if name is None:
         raise UsageError("name: is missing; give the name of the cluster").about("name")
-    return Cluster(name=name, servers=replicated.split(","), node=node, servers_sync=servers_sync)
+    return Cluster(name=name, servers=replicated, node=node, servers_sync=servers_sync)
 
 
 @click.command()
@@ -205,18 +215,7 @@ def cluster_of(replicated: str | None, name: str | None, node: str | None, *, se
     help="An additional address or network that replicas are accepted from, next to the hosts of --nodes; may be "
     "repeated.",
 )
-@click.option(
-    "--replicated",
-    metavar="nats://HOST:PORT,...",
-    help="NATS servers that replicate the messages to all devices of a cluster; its leader serves.",
-)
-@click.option("--cluster", metavar="NAME", help="The name of the cluster of --replicated.")
-@click.option("--node", metavar="ID", help="The id of the device in the cluster. Default: one that --database keeps.")
-@click.option(
-    "--servers-sync",
-    is_flag=True,
-    help="States that the NATS servers have `sync_interval: always`, which --hard-sync needs.",
-)
+@cluster_options("device", "--database", "devices with --hard-sync")
 @click.option("--dead-letter-dsn", help="Endpoint for consumers of dead letters.")
 @click.option("--http", metavar="HOST:PORT", callback=read_http, help="Address of /metrics (Prometheus) and /healthz.")
 @click.option(
@@ -256,7 +255,7 @@ def pzq(
     timeout_nodes: int,
     timeout_replication: int,
     allow_replicas_from: tuple[str, ...],
-    replicated: str | None,
+    replicated: tuple[str, ...] | None,
     cluster: str | None,
     node: str | None,
     servers_sync: bool,
