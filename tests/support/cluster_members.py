@@ -179,7 +179,7 @@ class Member:
 
     def _about(self) -> dict[str, Any]:
         return {
-            "name": "orders",
+            "name": self._cluster.name,
             "node": self.endpoint,
             "role": "leader" if self.leads else "follower",
             "leader": self.leader,
@@ -194,12 +194,14 @@ class Members:
         broker: The endpoint of the broker behind them.
         count: Their number.
         security: Their security towards clients.
+        name: The name of the cluster.
 
     Attributes:
         named: The endpoints that `WELCOME` names as those of the members.
     """
 
-    def __init__(self, broker: str, count: int = 3, security: omq.Security | None = None) -> None:
+    def __init__(self, broker: str, count: int = 3, security: omq.Security | None = None, name: str = "orders") -> None:
+        self.name = name
         self.security = security
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="cluster members", daemon=True)

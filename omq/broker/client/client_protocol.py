@@ -132,7 +132,7 @@ class ClusterInfo(NamedTuple):
 
 
 class LeaderElsewhere(Exception):
-    """Raised when the broker does not serve this client, as it does not lead its cluster; the text has the reason."""
+    """Raised when the broker does not serve this client, as it is not the leader of its cluster; with the reason."""
 
 
 class PendingRequest:
@@ -247,6 +247,7 @@ class ClientProtocol:
         self.client = client
         self.follows_leader = follows_leader
         self.cluster: ClusterInfo | None = None
+        self._cluster_name = ""  # of all brokers from the first one on that is in a cluster
         self.out: deque[list[bytes]] = deque()
         self.state = State.DOWN
         self.session = 0
@@ -358,7 +359,9 @@ class ClientProtocol:
             theirs = about["version"]
             self.fail(VersionFault(f"the broker has version {theirs!r:.40} of the protocol, not {protocol.VERSION}"))
             return
-        self.cluster = ClusterInfo.read(about["cluster"]) if "cluster" in about else None
+        cluster = ClusterInfo.read(about["cluster"]) if "cluster" in about else None
+        self._check_cluster("" if cluster is None else cluster.name)
+        self.cluster = cluster
         if self.follows_leader and self.cluster is not None and not self.cluster.is_led_here:
             raise LeaderElsewhere(str(self.cluster))
         self.state = State.UP
@@ -379,6 +382,15 @@ class ClientProtocol:
         for request in waiting:
             request.repeated = request.sent
             self._send(request)
+
+    def _check_cluster(self, name: str) -> None:
+        """Refuses a broker of another cluster, which has other messages; so its members are not tried either."""
+        self._cluster_name = self._cluster_name or name
+        if name != self._cluster_name:
+            found = f"a broker of the cluster {name!r:.80}" if name else "a broker without a cluster"
+            raise LeaderElsewhere(
+                f"{found}, and others are of {self._cluster_name!r:.80}: give endpoints of one cluster"
+            )
 
     def _handle_error(self, tag: bytes, error: BrokerError) -> None:
         if isinstance(error, NotLeader) and self.follows_leader:

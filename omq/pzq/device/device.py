@@ -134,7 +134,9 @@ class AsyncDevice:
             if nodes or broadcast is not None or replicas:
                 raise UsageError("nodes: a device has either nodes or a cluster").about("nodes")
             if hard_sync and not cluster.servers_sync:
-                text = "hard_sync: needs servers with `sync_interval: always`; state that by --servers-sync or servers_sync"
+                text = (
+                    "hard_sync: needs servers with `sync_interval: always`; state it by servers_sync (--servers-sync)"
+                )
                 raise UsageError(text).about("hard_sync")
             for name, endpoint in (("receive", receive), ("send", send), ("dead_letter", dead_letter)):
                 if endpoint is not None and endpoint.endswith((":*", ":0")):

@@ -212,6 +212,20 @@ def test_the_error_names_every_endpoint_and_why_it_was_left(twin, cluster, topic
     assert "may be stored" not in text, "it was sent to no leader"
 
 
+def test_a_client_stays_in_its_cluster(twin, cluster, url, topic):
+    with Members(url, 1, name="billing") as other, client_of(twin, cluster.members[0].endpoint, timeout=3.0) as client:
+        (stranger,) = other.members
+        cluster.named = [*cluster.endpoints, stranger.endpoint]  # it was a member, or clients got a wrong list
+        assert twin.wait(client.publish(topic, b"1")) == 1
+        cluster.members[0].step_down()
+        with pytest.raises(BrokerTimeout, match="a broker of the cluster 'billing', and others are of 'orders'"):
+            twin.wait(client.publish(topic, b"2"))
+        assert stranger.hellos > 0
+        assert protocol.APPEND not in stranger.commands
+        cluster.members[1].lead()
+        assert twin.wait(client.publish(topic, b"3")) > 1
+
+
 def test_a_cluster_that_starts_again(twin, cluster, topic):
     with client_of(twin, cluster.endpoints) as client:
         assert twin.wait(client.publish(topic, b"1")) == 1

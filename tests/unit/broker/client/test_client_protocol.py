@@ -397,6 +397,26 @@ def test_a_cluster_that_is_not_valid_is_refused(changes):
         core.receive([protocol.WELCOME, core.out.popleft()[1], welcome_of("leader", **changes)])
 
 
+def test_a_broker_of_another_cluster_does_not_serve_the_client():
+    core = ClientProtocol(NAME, follows_leader=False)
+    core.connected()
+    core.receive([protocol.WELCOME, core.out.popleft()[1], welcome_of("follower")])
+    request = core.append("t", b"1")
+    for welcome, text in (
+        (welcome_of("leader", name="billing"), "a broker of the cluster 'billing', and others are of 'orders'"),
+        (b'{"version": 1, "broker": "other"}', "a broker without a cluster, and others are of 'orders'"),
+    ):
+        core.connected()
+        with pytest.raises(LeaderElsewhere, match=f"^{text}: give endpoints of one cluster$"):
+            core.receive([protocol.WELCOME, core.out.popleft()[1], welcome])
+        assert not core.out
+        assert core.cluster is None, "its members are not tried"
+    core.connected()
+    core.receive([protocol.WELCOME, core.out.popleft()[1], welcome_of("leader")])
+    assert core.out[0][0] == protocol.APPEND
+    assert not request.done
+
+
 def test_a_follower_without_a_leader_names_the_trouble():
     core = ClientProtocol(NAME)
     core.connected()
