@@ -132,6 +132,8 @@ class Applier:
         self._stages = Stages()
         self._deleted: set[int] = set()  # deleted topics that have rows left
         self._purged: set[int] = set()  # those of them whose last rows the current transaction deletes
+        self._catalog_changes = 0  # that may leave the number of topics as it was
+        self._ages = (-1, 0), False  # the number of topics and changes, and the result of `has_ages` for them
         self._clock = clock
         self._now = 0  # the time by `clock`
         self._wall = 0  # the timestamp of messages
@@ -234,6 +236,7 @@ class Applier:
                 self.topics.pop(topic.id, None)
             self._deleted.discard(topic.id)
         self.touched.clear()
+        self._catalog_changes += 1
 
     @property
     def has_deletions(self) -> bool:
@@ -241,8 +244,11 @@ class Applier:
         return bool(self._deleted)
 
     def has_ages(self) -> bool:
-        """Returns whether a topic drops old records. Any thread may call it."""
-        return any(topic.settings.get("max_age") for topic in list(self.topics.values()))
+        """Returns whether a topic drops old records. Any thread may call it; it is called each second."""
+        catalog = len(self.topics), self._catalog_changes
+        if self._ages[0] != catalog:
+            self._ages = catalog, any(topic.settings.get("max_age") for topic in list(self.topics.values()))
+        return self._ages[1]
 
     def load(self, transaction: Any, topic: StoredTopic) -> None:
         """Reads the committed state of a topic."""
@@ -422,6 +428,7 @@ class Applier:
         topic = self.topics.get(write.topic_id)
         if topic is not None:
             topic.settings = write.settings
+            self._catalog_changes += 1
             self.touched.add(topic)
 
     def _delete_topic(self, write: DeleteTopic) -> None:
@@ -432,6 +439,7 @@ class Applier:
         id = write.topic_id
         if id in self.topics:
             topic = self.topics.pop(id)
+            self._catalog_changes += 1
             topic.open = None
             self.touched.add(topic)
         # A topic that was refused at opening is not in `topics`, but has rows to delete.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from omq.store import clock
-from omq.store.interface import BLOCK_BYTES, DeleteTopic, Trim
+from omq.store.interface import BLOCK_BYTES, AlterTopic, DeleteTopic, Trim
 from omq.store.lmdb import store_directory
 from tests.support.open_store import Opened
 from tests.support.waits import until
@@ -49,6 +49,32 @@ def test_old_messages_are_dropped(store: Opened) -> None:
     until(lambda: all(store.log.topic(topic).first != 1 for topic in topics))
     assert [store.read(topic) for topic in topics] == [[], [], []]
     assert [store.append(topic, b"b").first for topic in topics] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("persistence", ["strong", "weak"])
+def test_settings_are_looked_at_after_a_change_only(store: Opened, persistence: str) -> None:
+    class Settings(dict[str, float]):
+        looks = 0
+
+        def get(self, key: str, default: object = None) -> object:
+            Settings.looks += key == "max_age"
+            return super().get(key, default)
+
+    applier = store.log._writers[persistence].applier
+    topics = [store.make(name, persistence=persistence) for name in ("a", "b")]
+    assert not applier.has_ages()
+    store.do(AlterTopic(topics[0], Settings(max_age=1000.0)))
+    assert applier.has_ages()
+    looks = Settings.looks
+    assert all(applier.has_ages() for _ in range(10))
+    assert Settings.looks <= looks + 2  # the store's own checks go on
+    store.do(DeleteTopic(topics[0]))
+    store.make("c", persistence=persistence)  # as many as before
+    assert not applier.has_ages()
+    store.do(AlterTopic(topics[1], {"max_age": 1000.0}))
+    assert applier.has_ages()
+    store.do(AlterTopic(topics[1], {}))
+    assert not applier.has_ages()
 
 
 def kept(log: Opened, topic: int) -> int:
