@@ -10,8 +10,7 @@ from omq.store.errors import StoreError
 
 #: What to do about a journal that does not answer. Servers with full disks do not report these.
 SERVERS_NEEDED: Final = (
-    "a majority of its servers must run, and have space on their disks (max_file_store); restart those whose disk was "
-    "full"
+    "a majority of its servers must run, and have space (max_file_store); restart those whose file system was full"
 )
 
 
