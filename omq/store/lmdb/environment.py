@@ -85,8 +85,8 @@ class Environment:
         self._readers = 0
         self._readonly = readonly
         self._closing: str | None = None  # "growing" while the map changes, "closed" after `close`
-        #: A context in which no pin is held, as the map changes. Its argument: the data file keeps its committed state.
-        self.unpinned: Callable[[bool], AbstractContextManager[None]] = lambda kept: nullcontext()
+        #: A context in which no pin is held, as the map changes. Its argument: no commit follows.
+        self.unpinned: Callable[[bool], AbstractContextManager[None]] = lambda last: nullcontext()
         if shared or not readonly:
             self._allocate_lock_table()
         self._lmdb: Any = self._open()

@@ -9,6 +9,7 @@ the store restores that meta page, and with it the environment as it was at that
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import struct
@@ -73,7 +74,7 @@ class Flusher:
         self._environment: Environment | None = None
         self._latency = Latency()
         self._catch_up: Callable[[], None] = lambda: None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._pin: Any = None
         self._synced = -1  # the number of the last synced transaction
         self._thread = threading.Thread(target=self._run, name="omq-store-flush", daemon=True)
@@ -229,22 +230,30 @@ class Flusher:
         return ["weak and async topics: the power was lost; they have the state of the last sync"]
 
     @contextlib.contextmanager
-    def _unpinned(self, kept: bool) -> Iterator[None]:
+    def _unpinned(self, last: bool) -> Iterator[None]:
         """Blocks syncs and releases the pin (an open read transaction) while the map is replaced.
 
         Args:
-            kept: False also deletes the saved meta pages, as later commits may reuse the pages that they refer to.
+            last: No commit follows. Otherwise what is committed is synced, and pinned again afterwards.
+
+        Raises:
+            OSError: It cannot be synced.
         """
         with self._lock:
-            if self._pin is not None and not kept:
-                with contextlib.suppress(OSError):
-                    if self._environment is not None:
-                        self._environment.check_path()
-                    self.path.unlink()
-                    sync_directory(self.path.parent)
-                self._synced = -1
+            if last:
+                self._release()
+                yield
+                return
+            environment = self._environment
+            assert environment is not None
+            self.flush()
+            if self._synced != environment.last_transaction():
+                raise OSError(errno.EIO, "the last commits cannot be synced")
             self._release()
-            yield
+            try:
+                yield
+            finally:
+                self._pin = environment.pin()
 
     def _release(self) -> None:
         if self._pin is not None:

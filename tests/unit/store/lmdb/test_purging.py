@@ -1,5 +1,7 @@
 """Purging the rows of deleted topics, and deleting refused topics."""
 
+import errno
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -127,28 +129,40 @@ def test_a_refused_topic_whose_deletion_is_not_committed_stays(again: Again, dir
     assert set(before) <= set(keys(store.log, "strong"))
 
 
-def test_no_pin_is_held_while_the_map_changes_and_a_sync_follows(store: Opened) -> None:
+def test_no_pin_is_held_while_the_map_changes(store: Opened) -> None:
     topic = store.make("t", persistence="weak")
     store.append(topic, b"a")
     flusher = store.log._flusher
-    flusher.flush()
-    assert flusher._pin is not None
-    assert flusher.path.exists()
-    with store.log._weak.unpinned(True):  # the committed state does not change: the last sync stays valid
+    environment = store.log._weak
+    last = environment.last_transaction()
+    assert flusher._synced < last
+    with environment.unpinned(False):  # the commits that follow may reuse no page of the last sync
         assert flusher._pin is None
-        assert flusher.path.exists()
-        assert not flusher._lock.acquire(blocking=False)
-    flusher._synced = -1
-    flusher.flush()
-    assert flusher._pin is not None
-    with store.log._weak.unpinned(False):  # pages of the last sync may be reused
-        assert flusher._pin is None
-        assert not flusher.path.exists()
-    flusher.flush()
-    assert flusher._pin is not None
-    assert flusher.path.exists()
-    store.log._weak.grow()
-    flusher.flush()
-    assert flusher.path.exists()
+        assert flusher._synced == flusher._last_meta()[0].transaction == last
+        syncing = threading.Thread(target=flusher.flush)
+        syncing.start()
+        assert syncing.is_alive()
+    syncing.join()
+    assert flusher._pin.id() == last
+    environment.grow()
+    assert flusher._pin.id() == last
     assert store.append(topic, b"b").first == 2
+    with environment.unpinned(True):  # no commit follows: the last sync stays valid
+        assert flusher._pin is None
+        assert flusher._last_meta()[0].transaction == last
     assert store.read(topic) == [(1, b"a"), (2, b"b")]
+
+
+def test_the_map_does_not_change_if_the_last_commits_cannot_be_synced(store: Opened, monkeypatch) -> None:
+    topic = store.make("t", persistence="weak")
+    store.append(topic, b"a")
+    flusher = store.log._flusher
+    pin, synced = flusher._pin, flusher._synced
+
+    def fail(meta) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(flusher, "_write_meta", fail)
+    with pytest.raises(OSError, match="cannot be synced"):
+        store.log._weak.grow()
+    assert (flusher._pin, flusher._synced, store.log.broken) == (pin, synced, None)
