@@ -51,3 +51,14 @@ def test_a_full_disk_holds_entries_and_loses_none(small_disk: Path, tmp_path: Pa
         with Opened.as_replica(tmp_path / "other") as other:
             other.try_(*entries(0))
             assert dump(node.log) == dump(other.log)
+
+
+def test_on_a_full_disk_a_sync_frees_pages(small_disk: Path) -> None:
+    """The pages of dropped messages are free only after a sync, and the next one would be due in an hour."""
+    with Opened.as_replica(small_disk / "store", flush_interval=3600.0) as node:
+        made = ApplyEntry(1, 1, 1, [MakeTopic("t", "broadcast", "weak", {"max_messages": 20})])
+        some = [ApplyEntry(number, 1, number, [Append(1, RECORD, 1)]) for number in range(2, ENTRIES + 1)]
+        node.try_(made, *some)
+        assert [one.error for one in some] == [None] * len(some)
+        assert node.log.topic(1).first == ENTRIES - 20
+        assert node.log.stats().engines["strong"].full > 0

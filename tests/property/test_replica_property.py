@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ from tests.support import replicas
 from tests.support.hypothesis_profiles import examples
 from tests.support.lmdb_faults import Failing
 from tests.support.open_store import Opened
+from tests.support.power import lose_power
 from tests.support.replicas import dump, entry, payload, results
 
 QUICK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -257,6 +259,41 @@ def test_a_killed_node_continues_at_its_position(seed: int) -> None:
             killed.try_(*rest)
             assert results(rest) == expected[done:]
             assert dump(killed.log) == state
+
+
+@examples(15, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 2**32))
+def test_a_node_without_power_continues_at_its_last_sync(seed: int) -> None:
+    random = Random(seed)
+    payloads = History(random).journal(60)
+    with tempfile.TemporaryDirectory(dir=QUICK) as path:
+        expected, state = applied(Path(path) / "alive", payloads)
+        directory = Path(path) / "0"
+        for failures in range(4):
+            with Opened.as_replica(directory, flush_interval=3600.0) as node:
+                for _ in range(random.randint(0, 3)):
+                    apply_some(node, payloads, expected, random)
+                node.log._flusher.flush()
+                synced = node.log.position, dump(node.log)
+                for _ in range(random.randint(0, 5)):
+                    apply_some(node, payloads, expected, random)
+                directory = Path(path) / str(failures + 1)
+                shutil.copytree(Path(path) / str(failures), directory)
+            lose_power(directory, "strong", random)
+            with Opened.as_replica(directory) as node:
+                assert (node.log.position, dump(node.log)) == synced
+        with Opened.as_replica(directory) as node:
+            while node.log.position[0] < len(payloads):
+                apply_some(node, payloads, expected, random)
+            assert dump(node.log) == state
+
+
+def apply_some(node: Opened, payloads: list[bytes], expected: list[Any], random: Random) -> None:
+    """Applies the next entries to a node."""
+    done, _ = node.log.position
+    group = [entry(done + 1 + i, one) for i, one in enumerate(payloads[done : done + random.randint(1, 6)])]
+    node.try_(*group)
+    assert results(group) == expected[done : done + len(group)]
 
 
 def test_histories_do_something() -> None:

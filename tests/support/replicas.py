@@ -83,7 +83,7 @@ def dump(store: LmdbReplica) -> dict[Any, Any]:
     found = {
         key: value
         for key, value in found.items()
-        if key[:1] not in (b"v", b"q") and (key[:1] not in TOPIC_KINDS or TOPIC.unpack_from(key)[1] in known)
+        if key[:1] != b"q" and (key[:1] not in TOPIC_KINDS or TOPIC.unpack_from(key)[1] in known)
     }
     # The pieces of deleted topics are deleted later.
     stages = {STAGE.unpack(without_checksum(key, value))[0] for key, value in found.items() if key[:1] == b"G"}

@@ -55,8 +55,8 @@ class StoredTopic:
         bytes: The bytes of its records, in the current transaction.
         jumped: Ranges of ids that were skipped, in order. Below `first`, only the newest ranges are kept.
         engine: What keeps its records.
-        reserved: The highest id that may be assigned before more are reserved; `None` for a topic of the strong
-            environment, which needs no reservation.
+        reserved: The highest id that may be assigned before more are reserved; `None` for a topic that needs no
+            reservation: one of the strong environment, or of a replica.
         open: Records that are not written yet.
         oldest: The oldest block; `None` if it is unknown or the topic is empty.
         ack_sets: The acknowledged ids of its work queue (with the name `""`) and of its consumer groups, by name, as
@@ -152,6 +152,7 @@ class Catalog:
         self.topics: dict[int, StoredTopic] = {}
         self.next = 1
         self._engines = engines
+        self._reserves = engines is ENGINES
         self.damaged: dict[int, DamagedError] = {}
         self._ids: dict[str, int] = {}
         self._deleted: dict[int, StoredTopic] = {}  # by transactions that may still be rolled back
@@ -214,7 +215,7 @@ class Catalog:
             id, write.name, write.delivery, write.persistence, dict(write.settings), write.owner, engine
         )
         self._put(transaction, topic, topic.settings)
-        if engine != "strong":
+        if self._reserves and engine != "strong":
             topic.reserved = RESERVED_IDS
             self._reserve(transaction, id, RESERVED_IDS)
         self.topics[id] = topic

@@ -73,8 +73,9 @@ def _compact(store: StoreDirectory, paths: dict[str, Path]) -> dict[str, Compact
             _copy(path, copies / name)
         # From here on the checksums in `session` do not fit, and `synced` must not be restored into the new file.
         store.set_left(None)
-        (paths["weak"] / "synced").unlink(missing_ok=True)
-        sync_directory(paths["weak"])
+        for path in paths.values():
+            (path / "synced").unlink(missing_ok=True)
+            sync_directory(path)
         found = {}
         for name, path in paths.items():
             before, after = (path / DATA_FILE).stat().st_size, (copies / name / DATA_FILE).stat().st_size

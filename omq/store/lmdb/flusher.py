@@ -1,8 +1,8 @@
-"""Syncs the weak environment at least once a second, which bounds the loss at a power failure.
+"""Syncs an environment at least once a second, which bounds the loss at a power failure.
 
 Without sync, LMDB guarantees nothing after a power loss, as pages may have reached the disk in any order. So the
 flusher preserves the state of the last complete sync. A read transaction, the pin, keeps LMDB from reusing its pages.
-Its meta page is written to a separate file (`weak/synced`) and synced after the pages are. After a power loss, opening
+Its meta page is written to a separate file (`synced`) and synced after the pages are. After a power loss, opening
 the store restores that meta page, and with it the environment as it was at that sync.
 """
 
@@ -40,7 +40,7 @@ from omq.unpatched import threading
 
 log = logging.getLogger("omq.store")
 
-SLOT_BYTES: Final = 4096  # the size of each of the two slots of `weak/synced`
+SLOT_BYTES: Final = 4096  # the size of each of the two slots of `synced`
 ROW: Final = struct.Struct(f">QI{META_BYTES}s")  # transaction, checksum, meta page
 EXPIRY_INTERVAL_S: Final = 3600.0
 TICK_INTERVAL_S: Final = 1.0
@@ -53,7 +53,7 @@ class Flusher:
     """Syncs an environment periodically in a background thread.
 
     Args:
-        directory: The directory of the environment.
+        directory: The directory of the environment: `weak`, or `strong` of a replica.
         interval: The seconds between two syncs.
         tick: Called in the thread every second, with true once an hour.
         failed: Called with the error of a failed sync. No sync follows it.
@@ -62,6 +62,7 @@ class Flusher:
     def __init__(
         self, directory: Path, interval: float, tick: Callable[[bool], None], failed: Callable[[BaseException], None]
     ) -> None:
+        self.directory = directory
         self.path = directory / "synced"
         self._data = directory / DATA_FILE
         self._interval = interval
@@ -217,17 +218,17 @@ class Flusher:
         meta, _ = self._last_meta()
         if meta is None:
             try:
-                check_structure(self._data.parent)
+                check_structure(self.directory)
             except DamagedError:
                 aside = self._data.with_name(UNSYNCED)
                 self._data.replace(aside)
                 return [
-                    "weak and async topics: the power was lost before the first sync; they start over, and the damaged "
-                    f"file is {aside}"
+                    f"{self.directory}: the power was lost before the first sync: it starts over, and the damaged file "
+                    f"is {aside}"
                 ]
             return []
         restore_meta(self._data, meta)
-        return ["weak and async topics: the power was lost; they have the state of the last sync"]
+        return [f"{self.directory}: the power was lost: it has the state of the last sync"]
 
     @contextlib.contextmanager
     def _unpinned(self, last: bool) -> Iterator[None]:

@@ -22,7 +22,8 @@ checksum covers the key too, so that a value under a wrong key is detected.
     h                                        number of the next stage
     e                                        last generation of a consumer group
     t  topic                                 catalog (strong environment only): name and settings
-    v  topic                                 highest reserved id of a topic that is not strong (strong environment only)
+    v  topic                                 highest reserved id of a topic that is not strong (strong environment only,
+                                             and not in replicas)
     i                                        id of the next topic (strong environment only)
     a                                        position, term and timestamp of the last entry that was applied, and
                                              whether it has left records to drop (replicas only)

@@ -58,7 +58,7 @@ class RecoveryReport:
 
 
 def examine(session: StoreDirectory, flusher: Flusher, strong: Path, weak: Path) -> RecoveryReport:
-    """Checks both environments, and restores the last sync of the weak one after a power loss.
+    """Checks both environments, and restores the last sync of the one that the flusher syncs after a power loss.
 
     Raises:
         DamagedError: An environment cannot be opened.
@@ -67,23 +67,26 @@ def examine(session: StoreDirectory, flusher: Flusher, strong: Path, weak: Path)
     if session.used_before:
         check_presence(strong, weak)
     missing = (strong / DATA_FILE).exists() and not (weak / DATA_FILE).exists()
-    lost = missing or (not session.same_boot and not session.clean_shutdown)
+    power_lost = not session.same_boot and not session.clean_shutdown
     if (weak / DATA_FILE).exists() and not (strong / DATA_FILE).exists():
         raise DamagedError(
             f"{strong}: damaged: it is missing, and with it the names of all topics. Nothing was changed. Restore "
             "the whole store from a copy, or move all of it away to start over."
         )
-    if lost:
+    if power_lost:
         findings += flusher.restore()
-    elif _has_changed(session, weak) or flusher.is_ahead():
+    changed = {path for path in (strong, weak) if _has_changed(session, path)}
+    if flusher.is_ahead():
+        changed.add(flusher.directory)
+    lost = missing or power_lost
+    if weak in changed and not lost:
         findings.append(f"{weak}: {CHANGED}")
         lost = True
-    older = _has_changed(session, strong)
     # LMDB trusts its pages: an invalid one would crash the process.
     limit = MAX_PAGES_AFTER_CLOSE if session.clean_shutdown else MAX_PAGES_AFTER_CRASH
     large = check_structure(strong, limit) + check_structure(weak, limit)
     findings += large if not session.clean_shutdown else []
-    return RecoveryReport(missing, lost, older, findings)
+    return RecoveryReport(missing, lost, strong in changed, findings)
 
 
 def _has_changed(session: StoreDirectory, directory: Path) -> bool:

@@ -4,8 +4,11 @@ All nodes apply the same entries in the same order and come to the same state, w
 together. So the state after an entry depends only on that before it: the timestamp of the entry is the clock, blocks
 end with the entry, and it drops what its writes have made too old or too large.
 
-All topics of the journal are in the strong environment, next to the position of the last applied entry. A transient
-topic is in the catalog of all nodes, but each of them has its own messages in memory.
+All topics of the journal are in the strong environment, next to the position of the last applied entry. It syncs
+periodically, as the journal has all entries: after a power failure the node continues at the position of the last sync.
+
+A transient topic is in the catalog of all nodes, but each of them has its own messages in memory. Their ids are not
+reserved: each leader gives higher ones than all before it.
 """
 
 from __future__ import annotations
@@ -50,7 +53,6 @@ from omq.store.internal import (
     PurgeRows,
     Quarantine,
     ReserveIds,
-    ReserveTransientIds,
     WrongEnvironment,
 )
 from omq.store.lmdb import consumer_rows, opening
@@ -117,7 +119,6 @@ class EntryApplier(Applier):
             ApplyEntry: self._apply_entry,
             PurgeRows: lambda write: None,  # `finish` does it
             ReserveIds: self._reserve_ids,
-            ReserveTransientIds: self._reserve_ids,
             Quarantine: self._quarantine,
         }
 
@@ -298,6 +299,8 @@ class EntryWriter(Writer):
         with contextlib.suppress(lmdb.Error, OSError):
             while self.applier.has_deletions:
                 self._try([])
+        assert self._sync is not None
+        self._sync()  # pages that were freed since the last sync can be reused
         if self._closing.wait(SPACE_RETRY_DELAY_S):
             # The writer ends, but nothing is wrong with the store.
             self.broken = StoreClosed(f"the store was closed before there was space: {reason}")
@@ -328,7 +331,7 @@ class LmdbReplica(LmdbStore):
             and one of another cluster is refused. Empty: the directory's own.
         notify: Called with finished writes.
         appended: Called with the last ids of the topics that have grown.
-        flush_interval: As in `LmdbStore`.
+        flush_interval: The seconds between two syncs.
         max_memory: The bytes that a transient topic keeps if it has no setting.
         kind: The program of the store, such as `broker`; empty: any.
 
@@ -341,6 +344,7 @@ class LmdbReplica(LmdbStore):
     _engine_of_persistence: Mapping[Persistence, Engine] = REPLICA_ENGINES
     _strong_writer = EntryWriter
     _changed = opening.CHANGED_REPLICA
+    _flushed = "strong"
 
     def __init__(
         self,
@@ -439,9 +443,7 @@ class LmdbReplica(LmdbStore):
 
     def _next_ids(self, lost: bool, older: bool) -> opening.NextIds:
         # What an older copy does not have comes from the journal, with the same ids.
-        local = [topic for topic in self._usable_topics() if topic.engine == "memory"]
-        found = opening.next_ids(self._directory, self._catalog, local, lost=lost, older=older)
-        return found._replace(next_topic=0)
+        return opening.NextIds({}, {}, 0)
 
     @property
     def _entry_writer(self) -> EntryWriter:

@@ -9,7 +9,7 @@ import os
 import struct
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import lmdb
 
@@ -115,6 +115,7 @@ class LmdbStore:
     _engine_of_persistence: Mapping[Persistence, Engine] = ENGINES
     _strong_writer: type[Writer] = Writer
     _changed = opening.CHANGED
+    _flushed: Literal["strong", "weak"] = "weak"  # the environment that does not sync each commit
 
     def __init__(
         self,
@@ -152,13 +153,13 @@ class LmdbStore:
         strong, weak = session.directory / "strong", session.directory / "weak"
         if not session.clean_shutdown:
             self.findings.append(UNCLEAN_SHUTDOWN)
-        self._flusher = Flusher(weak, flush_interval, self._tick, self._flush_failed)
+        self._flusher = Flusher(session.directory / self._flushed, flush_interval, self._tick, self._fail)
         left = opening.examine(session, self._flusher, strong, weak)
         lost, older = left.lost, left.older
         self.findings += left.findings
-        self._strong = Environment(strong, sync=True)
+        self._strong = Environment(strong, sync=self._flushed != "strong")
         try:
-            self._weak = Environment(weak, sync=False)
+            self._weak = Environment(weak, sync=self._flushed != "weak")
         except BaseException:
             self._strong.close()
             raise
@@ -201,7 +202,8 @@ class LmdbStore:
             if position < 0
         ]
         # The first sync has to come before the first write: until then no pin holds the pages of the last sync.
-        self._flusher.start(self._weak, self._writers["weak"].latency, self._writers["weak"].catch_up)
+        flushed = self._writers[self._flushed]
+        self._flusher.start(flushed.environment, flushed.latency, self.catch_up)
         for writer in self._writers.values():
             writer.start()
         for error in tails:
@@ -220,13 +222,12 @@ class LmdbStore:
             f"omq-store-{name}",
             environment,
             applier,
-            strong=name == "strong",
-            wal=None if name == "strong" else self._wal,
+            wal=self._wal if name == "weak" else None,
             notify=self._finished,
             appended=self._appended,
-            committed=(lambda: None) if name == "strong" else self._flusher.committed,
+            committed=self._flusher.committed if name == self._flushed else lambda: None,
             failed=self._fail,
-            sync=None if name == "strong" else self._flusher.flush,
+            sync=self._flusher.flush if name == self._flushed else None,
         )
 
     def _load(self, strong: Applier, weak: Applier) -> None:
@@ -644,7 +645,8 @@ class LmdbStore:
         engine = self._engine_of(topic_id)
         if isinstance(engine, MemoryTopics):
             return engine.read(topic_id)
-        return LmdbReader(engine.environment, topic_id, engine.strong, self._record_damage)
+        dense = engine.environment is self._strong
+        return LmdbReader(engine.environment, topic_id, dense, self._record_damage)
 
     def cursors(self, topic_id: int) -> dict[str, int]:
         engine = self._engine_of(topic_id)
@@ -711,8 +713,8 @@ class LmdbStore:
         self._check_path()
         self._writers["weak"].end()
         kept = self._wal.close()
-        synced = self._flusher.finish() and kept
         self._writers["strong"].end()
+        synced = self._flusher.finish() and kept
         closed = [self._weak.close(), self._strong.close()]
         # If acknowledged messages are lost, this is not a clean shutdown: their ids must not be assigned again.
         if synced and all(closed) and self._broken is None and not self._writers["weak"].lost:
@@ -774,9 +776,6 @@ class LmdbStore:
                 save_damaged_block(
                     self._directory.directory / "quarantine", reading, (write.topic_id, write.first, write.last)
                 )
-
-    def _flush_failed(self, error: BaseException) -> None:
-        self._writers["weak"].abort(error)
 
     def _record_damage(self, error: DamagedError) -> None:
         """Logs and quarantines damage that a reader has found."""

@@ -19,7 +19,7 @@ from omq.store.errors import DamagedError, OutOfSpace, StoreError, StoreLocked
 #: store of the version before, and a row in docs/howto/back-up-the-broker.md.
 FORMAT: Final = 2
 #: The version of a replica, and of the directory of a node, which has its replica in `REPLICA`.
-REPLICA_FORMAT: Final = 3
+REPLICA_FORMAT: Final = 4
 REPLICA: Final = "replica"
 MIN_FILE_BYTES: Final = 4096  # the disk space of a file that is not empty
 #: A new store needs less for its files. On a disk that becomes full meanwhile they would stay damaged, and writing to

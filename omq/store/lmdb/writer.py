@@ -170,13 +170,13 @@ class Writer:
         name: The name of the thread.
         environment: The environment.
         applier: Applies writes to a transaction.
-        strong: Commits wait for the disk.
         wal: The write-ahead log of small appends, if the environment has one.
         notify: Called with finished writes.
         appended: Called with the last ids of the topics that have grown.
         committed: Called after each commit.
         failed: Called once, when the environment takes no more writes.
-        sync: Syncs the environment, so that pages freed since the last sync can be reused. `None`: each commit syncs.
+        sync: Syncs the environment, so that pages freed since the last sync can be reused. `None`: each commit syncs,
+            and its writes are answered after that.
 
     Attributes:
         broken: The error after which it takes no writes; `None` while it takes them.
@@ -194,7 +194,6 @@ class Writer:
         environment: Environment,
         applier: Applier,
         *,
-        strong: bool,
         wal: WriteAheadLog | None,
         notify: Notify,
         appended: Appended,
@@ -210,7 +209,6 @@ class Writer:
         self.lost = 0
         self.latency = Latency()
         self.commits = self.full = self.appended = self.appended_bytes = self.duplicates = 0
-        self.strong = strong
         self.wal = wal
         self._notify = notify
         self._appended = appended
@@ -344,7 +342,7 @@ class Writer:
             while more:
                 more = group.add(self._queue.get(block=False))
         except queue.Empty:
-            if self.strong:
+            if self._sync is None:
                 self._await_more(group, 0 if idle else group.records)
         self._ended = group.last
         return group.writes
@@ -444,7 +442,7 @@ class Writer:
 
     def _try(self, group: list[Write]) -> None:
         """Writes a group in one transaction. If this raises, nothing of the group is written."""
-        applier, strong = self.applier, self.strong
+        applier, syncs = self.applier, self._sync is None
         transaction = self.environment.begin()
         try:
             applier.begin(transaction)
@@ -455,7 +453,7 @@ class Writer:
                 except StoreError as error:
                     write.error = without_traceback(error)
             applier.finish()
-            if strong:
+            if syncs:
                 self.environment.check_path_cheaply()
                 began = time.perf_counter()
             elif applier.has_async_appends and not self.pending:
@@ -466,7 +464,7 @@ class Writer:
                 transaction.abort()
             self._rollback()
             raise
-        if strong:
+        if syncs:
             now = time.perf_counter()
             seconds = now - began
             self.latency.record(seconds)
@@ -480,7 +478,7 @@ class Writer:
         self.duplicates += applier.duplicates
         grown = applier.committed()
         left = [write for write in group if not write.done]
-        if len(left) < len(group) and not strong:
+        if len(left) < len(group) and not syncs:
             failed = [write for write in group if write.done and write.error is not None]
             self._keep_pending([write for write in failed if isinstance(write.error, OutOfSpace)])
             self._report_lost([write for write in failed if not isinstance(write.error, OutOfSpace | UnknownTopic)])

@@ -188,7 +188,7 @@ class ReplicatedStore:
         cluster_id: The id of the cluster, 16 bytes in hex, which is the id of the store.
         cluster: The name of the cluster, for messages.
         servers_sync: The servers of the journal sync each message. Otherwise strong topics are refused.
-        flush_interval: As in `LmdbStore`.
+        flush_interval: The seconds between two syncs.
         max_memory: The bytes that a transient topic keeps if it has no setting.
         kind: The program of the store, such as `broker`; empty: any.
 

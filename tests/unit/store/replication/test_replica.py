@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import lmdb
@@ -30,6 +31,7 @@ from omq.store.replication.replica import ReplicatedStore
 from omq.store.replication.role_machine import ReplicaSettings, Role
 from tests.support.memory_journal import JournalThread, RemoteJournal
 from tests.support.open_store import Opened
+from tests.support.power import lose_power
 from tests.support.replicas import dump
 from tests.support.waits import until
 from tests.unit.store.conftest import QUICK
@@ -61,6 +63,7 @@ class Node:
                 given,
                 cluster_id=CLUSTER,
                 servers_sync=cluster.servers_sync,
+                flush_interval=cluster.flush_interval,
                 role_changed=lambda role, lease: self.roles.append(role),
                 catalog_changed=self._catalog_changed,
                 loaded=self._loaded,
@@ -90,6 +93,7 @@ class Cluster:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.servers_sync = True
+        self.flush_interval = 1.0
         self.journal = JournalThread()
         self.nodes: dict[str, Node] = {}
 
@@ -116,6 +120,23 @@ class Cluster:
         for state in states:  # the nodes stand at different renewals of the lease
             state.pop(b"a", None)
         assert all(state == states[0] for state in states)
+
+    def sync(self) -> None:
+        """Syncs the stores of all nodes."""
+        for node in self.nodes.values():
+            node.store._local.store._flusher.flush()
+
+    def lose_power(self, *names: str) -> None:
+        """Ends nodes as a power failure does; their stores lose what is not synced."""
+        nodes = [self.nodes.pop(name) for name in names]
+        for node in nodes:
+            node.journal.faults.part()
+            shutil.copytree(self.directory / node.name, self.directory / "copy" / node.name)
+        for node in nodes:
+            node.store.close()
+            shutil.rmtree(self.directory / node.name)
+            (self.directory / "copy" / node.name).rename(self.directory / node.name)
+            lose_power(self.directory / node.name / "replica", "strong", Random(node.name))
 
 
 @pytest.fixture
@@ -371,6 +392,57 @@ def test_a_new_node_loads_a_snapshot(cluster: Cluster) -> None:
     cluster.check_equal()
     assert cluster.nodes["b"].opened.grown[topic] > 0
     assert (leader.loads, cluster.nodes["b"].loads) == (0, 1)
+
+
+@pytest.mark.parametrize("lost", ["leader", "follower", "both"])
+def test_a_node_that_has_lost_power_continues_from_the_journal(cluster: Cluster, lost: str) -> None:
+    cluster.flush_interval = 3600.0
+    cluster.start("a", "b")
+    leader = cluster.leader()
+    (follower,) = [node for node in cluster.nodes.values() if node is not leader]
+    topic = make_topic(leader)
+    leader.opened.do(Append(topic, RECORD, 1, b"p", 1))
+    follower.opened.wait_grown(topic, 1)
+    cluster.sync()
+    for sequence in range(2, 9):
+        leader.opened.do(Append(topic, RECORD, 1, b"p", sequence))
+    follower.opened.wait_grown(topic, 8)
+    failed = {"leader": [leader.name], "follower": [follower.name], "both": [leader.name, follower.name]}[lost]
+    cluster.lose_power(*failed)
+    for name in failed:
+        with Opened.as_replica(cluster.directory / name / "replica") as replica:
+            assert replica.log.topic(topic).last == 1
+    cluster.start(*failed)
+    for name in failed:
+        cluster.nodes[name].opened.wait_grown(topic, 8)
+    cluster.check_equal()
+    until(lambda: any(node.store.is_leader_now() for node in cluster.nodes.values()))
+    repeated, new = (cluster.leader().opened.do(Append(topic, RECORD, 1, b"p", sequence)) for sequence in (8, 9))
+    assert (repeated.first, repeated.duplicate, new.first) == (8, True, 9)
+    assert all(node.loads == 0 for node in cluster.nodes.values())
+
+
+@pytest.mark.parametrize("lost", ["leader", "follower"])
+def test_a_node_that_has_lost_what_the_journal_dropped_loads_a_snapshot(cluster: Cluster, lost: str) -> None:
+    cluster.flush_interval = 3600.0
+    cluster.start("a", "b", snapshot_bytes=2000, lease=3.0)
+    leader = cluster.leader()
+    (follower,) = [node for node in cluster.nodes.values() if node is not leader]
+    topic = make_topic(leader)
+    until(lambda: bool(follower.store.topics()))
+    cluster.sync()
+    position = leader.position
+    servers = cluster.journal.servers
+    while servers.first <= position + 1:
+        leader.opened.do(Append(topic, RECORD, 1, b"p", leader.store.topic(topic).last + 1))
+    last = leader.store.topic(topic).last
+    name = leader.name if lost == "leader" else follower.name
+    cluster.lose_power(name)
+    cluster.start(name, snapshot_bytes=2000, lease=3.0)
+    until(lambda: cluster.nodes[name].loads == 1)
+    cluster.nodes[name].opened.wait_grown(topic, last)
+    cluster.leader()
+    cluster.check_equal()
 
 
 def test_a_node_starts_without_the_journal(cluster: Cluster) -> None:
