@@ -1,8 +1,8 @@
 """A cluster of role machines on a journal in memory, in virtual time, with the faults that a chooser selects.
 
 The code of the roles is the real one. The journal, the stores and the clocks are models: a node's clock has a rate of
-its own, a paused node does nothing, and a killed one comes back with what its store has applied. A client submits
-writes, each attempt under its own name, so that the stores show what has become of it.
+its own, a paused node does nothing, and a killed one comes back with what its store has applied, or synced. A client
+submits writes, each attempt under its own name, so that the stores show what has become of it.
 """
 
 from __future__ import annotations
@@ -85,12 +85,21 @@ class ByChance(Chooser):
 
 
 class ModelStore:
-    """The store of a node: the records of all appends, in order. It survives the node."""
+    """The store of a node: the records of all appends, in order. It survives the node.
 
-    def __init__(self, delay: float) -> None:
+    Args:
+        delay: The seconds in which it applies an entry.
+        sync_interval: The seconds between two syncs. What is applied since then is lost with the node; 0: nothing is.
+    """
+
+    def __init__(self, delay: float, sync_interval: float = 0.0) -> None:
         self.position = (0, 0)
         self.timestamp = 0
         self.records: list[str] = []
+        self.lost = 0  # entries and marks, at all crashes
+        self._sync_interval = sync_interval
+        self._sync_at = 0.0
+        self.sync()
         self._waiting: deque[tuple[int, Entry, asyncio.Future[None], Applied | None]] = deque()
         self._applying: asyncio.Task[None] | None = None
         self._delay = delay
@@ -109,6 +118,9 @@ class ModelStore:
             sequence, entry, done, applied = self._waiting.popleft()
             if sequence <= self.position[0]:
                 raise Broken(f"the entry {sequence} is applied after {self.position[0]}")
+            if self._sync_interval and asyncio.get_running_loop().time() >= self._sync_at:
+                self.sync()
+                self._sync_at = asyncio.get_running_loop().time() + self._sync_interval
             for write in entry.writes:
                 assert isinstance(write, Append)
                 self.records.append(bytes(write.records).decode())
@@ -120,13 +132,21 @@ class ModelStore:
             if not done.done():
                 done.set_result(None)
 
+    def sync(self) -> None:
+        """Keeps the state for a crash."""
+        self._synced = self.position, self.timestamp, [*self.records]
+
     def crash(self) -> None:
-        """Drops what is not applied."""
+        """Drops what is not applied, or not synced."""
         if self._applying is not None:
             self._applying.cancel()
         for _, _, done, _ in self._waiting:
             done.cancel()
         self._waiting.clear()
+        if self._sync_interval:
+            self.lost += self.position[0] - self._synced[0][0]
+            self.position, self.timestamp, records = self._synced
+            self.records = [*records]
 
     def needs_check(self, write: Write) -> bool:
         return False
@@ -148,6 +168,7 @@ class ModelStore:
         self.loaded += 1
         sequence, term, self.timestamp, self.records = json.loads((directory / "state").read_text())
         self.position = sequence, term
+        self.sync()
 
 
 class ModelClock(NodeClock):
@@ -183,7 +204,8 @@ class Node:
     def __init__(self, cluster: Cluster, name: str, rate: float) -> None:
         self.cluster = cluster
         self.name = name
-        self.store = ModelStore(cluster.case.apply_s if name == cluster.case.nodes[-1] else LATENCY_S)
+        delay = cluster.case.apply_s if name == cluster.case.nodes[-1] else LATENCY_S
+        self.store = ModelStore(delay, cluster.case.sync_s)
         self.machine: RoleMachine | None = None
         self.journal: NodeJournal
         self.paused = False
@@ -210,15 +232,16 @@ class Node:
     async def crash(self) -> None:
         self.machine = None
         self.resume()
-        self.store.crash()
         self._task.cancel()
         await asyncio.wait([self._task])
+        self.store.crash()
 
     async def close(self) -> None:
         """Ends the node, which resigns if it leads."""
         if self.machine is not None:
             self.machine.close()
             await asyncio.wait([self._task], timeout=PATIENCE_S)
+            self.store.sync()
             await self.crash()
 
     def pause(self) -> None:
@@ -252,6 +275,7 @@ class Case:
         events: Whether events may happen.
         apply_s: The seconds in which the store of the last node applies an entry.
         snapshot_bytes: The bytes of entries after which the leader makes a snapshot; 0: never.
+        sync_s: The seconds between two syncs of a store, of which a crash loses the rest; 0: it loses nothing.
     """
 
     nodes: str = "ab"
@@ -264,6 +288,7 @@ class Case:
     events: bool = True
     apply_s: float = LATENCY_S
     snapshot_bytes: int = 0
+    sync_s: float = 0.0
 
 
 class Cluster:
@@ -286,6 +311,7 @@ class Cluster:
         self.tried: list[str] = []
         self.leaders = 0
         self.loaded = 0  # snapshots
+        self.lost = 0  # what the stores had applied and not synced
         self.closing: list[asyncio.Task[None]] = []
         self.failed: dict[str, Any] = {}  # the error of a callback
         self._led = ""
@@ -414,6 +440,7 @@ class Cluster:
         self.check()
         self.check_records()
         self.loaded = sum(node.store.loaded for node in self.nodes.values())
+        self.lost = sum(node.store.lost for node in self.nodes.values())
         for node in self.nodes.values():
             await node.crash()
 

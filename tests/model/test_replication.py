@@ -23,6 +23,7 @@ def long_case(seed: int) -> Case:
         slow=seed % 4 == 0,
         apply_s=0.2 if seed % 5 == 0 else 0.002,
         snapshot_bytes=300 if seed % 7 == 0 else 0,
+        sync_s=2.0 if seed % 3 == 1 else 0.0,
     )
 
 
@@ -81,6 +82,7 @@ def test_a_run_repeats() -> None:
     "case",
     [
         pytest.param(Case(nodes="ab", writes=2, rounds=4), id="two nodes"),
+        pytest.param(Case(nodes="ab", writes=2, rounds=4, sync_s=1.0), id="two nodes that sync now and then"),
         pytest.param(Case(nodes="abc", writes=2, rounds=3), id="three nodes", marks=pytest.mark.slow),
         pytest.param(Case(nodes="ab", writes=2, rounds=0, events=False, chunk_bytes=40), id="chunks"),
     ],
@@ -98,8 +100,9 @@ def test_every_way_of_two_faults(nodes: str) -> None:
 
 @pytest.mark.timeout(300)
 def test_faults_by_chance() -> None:
-    led = [walk(seed).leaders for seed in range(60)]
-    assert max(led) > 2
+    found = [walk(seed) for seed in range(60)]
+    assert max(cluster.leaders for cluster in found) > 2
+    assert sum(cluster.lost > 0 for cluster in found) > 1
 
 
 @pytest.mark.parametrize("seed", [4080, 4247])
