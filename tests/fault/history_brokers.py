@@ -156,7 +156,7 @@ class ClusterOfBrokers:
     """
 
     def __init__(self, nodes: Any, servers: Any, hosts: Hosts | None, *, snapshots: bool) -> None:
-        self.persistence = "weak"  # the servers do not sync each message, and no power failure is among the faults
+        self.persistence = "weak"  # the servers do not sync each message, and do not lose power
         self.fills = snapshots
         self.loads = 0
         self._nodes = nodes
@@ -165,7 +165,7 @@ class ClusterOfBrokers:
         self._hosts = hosts
         self._context = None if hosts is None else hosts.call(CLIENTS, _context)
         # A leader that stands still for longer than the lease is replaced.
-        faults = {"kill": (0.0, 4.0), "pause": (0.0, 4.0), "stall": (1.5, 5.0), "wipe": (0.0, 4.0)}
+        faults = dict.fromkeys(("kill", "pause", "power", "wipe"), (0.0, 4.0)) | {"stall": (1.5, 5.0)}
         self.targets = [
             Target(nodes.nodes, faults, most=2, calm_s=4.0, leader=self._leader),
             Target(servers.all, dict.fromkeys(("kill", "pause", "wipe"), BRIEF), calm_s=5.0, settle=self._settle),

@@ -29,6 +29,7 @@ class ProcessMember(Member, Protocol):
 
     def start(self) -> None: ...
     def kill(self) -> None: ...
+    def lose_power(self) -> None: ...
     def wipe(self) -> None: ...
 
 
@@ -38,8 +39,8 @@ class Target:
 
     Attributes:
         members: The members.
-        faults: What may happen to them, `kill` and `wipe` of a process, or other methods; the shortest and longest time
-            of each.
+        faults: What may happen to them, `kill`, `power` and `wipe` of a process, or other methods; the shortest and
+            longest time of each.
         most: The number of members that may be faulty at a time.
         calm_s: The longest time between two faults.
         leader: Returns the member that leads, if any. Half of the faults concern it alone.
@@ -66,8 +67,8 @@ class Target:
             self._let(fault, members, lambda seconds=seconds: stop.wait(seconds))  # type: ignore[misc]
 
     def _let(self, fault: str, members: Sequence[Member], wait: Callable[[], object]) -> None:
-        if fault in ("kill", "wipe"):
-            self._kill(members, wait, wipe=fault == "wipe")  # type: ignore[arg-type]
+        if fault in ("kill", "power", "wipe"):
+            self._kill(fault, members, wait)  # type: ignore[arg-type]
             return
         for member in members:
             getattr(member, fault)()
@@ -75,15 +76,17 @@ class Target:
         for member in members:
             member.resume()
 
-    def _kill(self, members: Sequence[ProcessMember], wait: Callable[[], object], *, wipe: bool) -> None:
+    def _kill(self, fault: str, members: Sequence[ProcessMember], wait: Callable[[], object]) -> None:
         for member in members:
             member.kill()
         wait()
         for member in members:
-            if wipe:
+            if fault == "power":
+                member.lose_power()
+            elif fault == "wipe":
                 self.settle(member)  # its disk is not the only one with a message
                 with contextlib.suppress(FileNotFoundError):  # it was killed before it had a directory
                     member.wipe()
             member.start()
-        if wipe:
+        if fault == "wipe":
             self.settle(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import signal
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from omq.store.lmdb.store_directory import REPLICA
 from tests.support.nats_servers import NatsServers
+from tests.support.power import lose_power
 from tests.support.stalled_threads import StalledThreads
 from tests.support.waits import until
 from tests.system.broker.server_process import MAIN, Command
@@ -88,11 +91,16 @@ class Node:
         return self.command.log if self.command is not None else ""
 
     def kill(self) -> None:
-        """Kills it as a power failure of its process would."""
+        """Kills it."""
         if self.command is not None:
             self.command.process.kill()
             self.command.process.communicate()
         self.command = None
+
+    def lose_power(self) -> None:
+        """Loses what a broker that was killed has not synced."""
+        assert self.command is None
+        lose_power(self.data / REPLICA, "strong", random.Random())
 
     def end(self) -> int:
         """Stops it in an orderly way; returns its exit status."""

@@ -137,6 +137,9 @@ def test_without_a_journal_nodes_serve_reads(cluster: BrokerCluster, servers: Na
     ):
         client.create("t", persistence="weak")
         client.publish("t", b"before")
+        for node in cluster.nodes:
+            with Client(node.endpoint, role="any", timeout=PATIENT_S) as reader:
+                assert reader.subscribe("t", replay="earliest").recv(timeout=PATIENT_S).body == b"before"
         servers[0].kill()
         servers[1].kill()
         until(lambda: not any(node.leads for node in cluster.nodes), cluster.logs)
@@ -195,6 +198,38 @@ def test_a_node_that_returns_empty_has_everything(cluster: BrokerCluster) -> Non
         with Client(leader.endpoint, role="any", timeout=PATIENT_S) as reader:
             until(lambda: [topic.last for topic in reader.topics()] == [len(ids) + 1])
             assert [message.body for message in reader.read("t")] == [b"x"] * 1000 + [b"last"]
+
+
+@pytest.mark.slow
+def test_brokers_that_lose_power_at_once_continue_from_the_journal(cluster: BrokerCluster) -> None:
+    bodies = [b"%d" % number for number in range(20_000)]
+    with Client([node.endpoint for node in cluster.nodes], timeout=PATIENT_S) as client:
+        client.create("t", persistence="weak")
+        begun = threading.Event()
+
+        def published() -> Iterator[bytes]:
+            for number, body in enumerate(bodies):
+                if number == 15_000:
+                    begun.set()
+                yield body
+
+        def lose_power() -> None:
+            begun.wait(PATIENT_S)
+            for node in cluster.nodes:
+                node.kill()
+            for node in cluster.nodes:
+                node.lose_power()
+                node.start()
+
+        failing = threading.Thread(target=lose_power)
+        failing.start()
+        ids = client.publish_many("t", published(), in_flight=500)
+        failing.join()
+        assert ids == list(range(1, len(bodies) + 1))
+        for node in cluster.nodes:
+            assert "replica/strong: the power was lost" in node.log
+            with Client(node.endpoint, role="any", timeout=PATIENT_S) as reader:
+                until(lambda reader=reader: [message.body for message in reader.read("t")] == bodies)  # type: ignore[misc]
 
 
 @pytest.mark.slow
