@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -171,6 +172,83 @@ def test_a_batch_is_written_once_though_the_leader_is_killed(
         killed = pool.submit(kill)
         written(rows, url_of(cluster), topic="out", timeout=60)
         killed.result()
+    assert sorted(map(int, bodies(client, "out"))) == list(range(1000))
+
+
+class Gate:
+    """A stage that keeps the task of the first partition at one of its batches, until a file exists.
+
+    Args:
+        reached: The path of a file that it makes there.
+        opened: The path of the file that it waits for.
+        at_end: It waits after the last batch, not after the first one.
+    """
+
+    def __init__(self, reached: str, opened: str, *, at_end: bool) -> None:
+        self._reached = reached
+        self._opened = opened
+        self._at_end = at_end
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        held = context is not None and context.partitionId() == 0
+        for batch in batches:
+            yield batch
+            if held and not self._at_end:
+                self._wait()
+                held = False
+        if held:
+            self._wait()
+
+    def _wait(self) -> None:
+        Path(self._reached).touch()
+        end = time.monotonic() + BOUND_S
+        while not Path(self._opened).exists() and time.monotonic() < end:
+            time.sleep(0.02)
+
+
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+@pytest.mark.parametrize("moment", ["before the start", "while tasks read", "after a task has staged"])
+def test_a_first_microbatch_outlives_the_machine_of_the_leader(
+    spark: Any,
+    cluster: BrokerCluster,
+    servers: NatsServers,
+    client: Client,
+    started: list[Any],
+    tmp_path: Path,
+    moment: str,
+) -> None:
+    client.create("in")
+    client.create("out")
+    client.publish_many("in", [b"%d" % number for number in range(1000)])
+    reached, opened, checkpoint = (tmp_path / name for name in ("reached", "opened", "checkpoint"))
+    gate = Gate(str(reached), str(opened), at_end=moment == "after a task has staged")
+    options = {"startingOffsets": "earliest", "minPartitions": 2, "batchBytes": "1k", "timeout": 60}
+    frame = stream(spark, url_of(cluster), topic="in", **options).select("value")
+    writer = sink(frame.mapInArrow(gate, frame.schema), url_of(cluster), checkpoint, topic="out", timeout=60)
+
+    def kill() -> None:
+        former = cluster.leader()
+        former.kill()
+        servers[cluster.nodes.index(former)].kill()
+
+    if moment == "before the start":
+        kill()
+        opened.touch()
+    query = writer.start()
+    started.append(query)
+    if moment != "before the start":
+        until(reached.exists, bound=BOUND_S)
+        if moment == "after a task has staged":
+            until(lambda: finished_tasks(spark) >= 1, bound=BOUND_S)
+        kill()
+        assert not (checkpoint / "commits" / "0").exists()
+        opened.touch()
+    until(lambda: client.topics("out")[0].last >= 1000 or not query.isActive, bound=BOUND_S)
+    query.processAllAvailable()
+    assert query.exception() is None
     assert sorted(map(int, bodies(client, "out"))) == list(range(1000))
 
 
