@@ -28,14 +28,16 @@ from typing import Any, Final
 
 import omq
 import omq.broker
-from child_processes import Child, end_with_input
+from child_processes import Child, ChildError, end_with_input
 from file_blocks import NOT_STANDARD, spans, standard_library, walk
 from omq.spark import java
 
 FEED_S: Final = 12.0
 TICKS: Final = 24_000
 SYMBOLS: Final = {"AAPL": 190.0, "MSFT": 410.0, "NVDA": 120.0, "TSLA": 250.0}
-STEP_TIMEOUT_S: Final = 60.0  # beyond a step's own time
+STEP_TIMEOUT_S: Final = 60.0  # of a call
+POLL_INTERVAL_S: Final = 0.1
+PROGRESS_TIMEOUT_S: Final = 240.0  # until the query runs, and between two bars, on a busy machine
 BLOCK_BYTES: Final = 1 << 20
 MAX_FILE_BYTES: Final = 256_000_000  # of all files together
 BATCH_TICKS: Final = 100
@@ -93,11 +95,13 @@ def run_broker(folder: str) -> None:
 
 
 def run_feed(argument: str) -> None:
-    """Publishes the ticks at an even pace."""
-    end_with_input()
+    """Publishes the ticks at an even pace, once standard input has a byte."""
     url, _, source = argument.partition(" ")
     ticks = list(recorded(source) if source else generated())
     print(url, len(ticks), flush=True)
+    if not os.read(0, 1):
+        return
+    end_with_input()
     with omq.broker.Client(url.split(","), timeout=STEP_TIMEOUT_S) as client:
         begun = time.monotonic()
         for number in range(0, len(ticks), BATCH_TICKS):
@@ -195,6 +199,10 @@ def session() -> Any:
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
+        # A Spark that lives for a minute has no time for the best compiler of Java, and none to compile queries.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.codegen.wholeStage": "false",
     }
     builder = SparkSession.builder.master("local[2,4]").appName("omq-demo")
     for name, value in settings.items():
@@ -252,7 +260,10 @@ def replicated_topics(folder: Path, stack: contextlib.ExitStack) -> tuple[str, C
     def lose() -> None:
         lost = cluster_machines.leader(machines)
         lost.lose()
+        died = time.monotonic()
         print(f"         {lost.name} is lost: the leader of the cluster, its server and its disk", flush=True)
+        heir = cluster_machines.leader(machines)
+        print(f"         {heir.name} leads after {time.monotonic() - died:.1f} s", flush=True)
 
     return url, lose
 
@@ -271,6 +282,7 @@ def bars(spark: Any, source: str, *, replicated: bool) -> tuple[str, int, float,
         client = stack.enter_context(omq.broker.Client(url.split(","), timeout=STEP_TIMEOUT_S))
         feed = stack.enter_context(SourceProcess("feed", f"{url} {source}"))
         print(f"{feed.count:,} ticks -> topic 'ticks' -> Spark, bars of a second -> topic 'bars' -> here", flush=True)
+        started = time.monotonic()
         reader = spark.readStream.format("omq").option("connect", url).option("topic", "ticks").option("timeout", 60)
         ticks = reader.option("startingOffsets", "earliest").option("columns", "id,key,value").load()
         marker = f"{folder}/killed"
@@ -296,10 +308,13 @@ def bars(spark: Any, source: str, *, replicated: bool) -> tuple[str, int, float,
         )
         sink = made.writeStream.format("omq").option("connect", url).option("topic", "bars").option("timeout", 60)
         subscription = stack.enter_context(client.subscribe("bars", replay="earliest"))
-        begun = time.monotonic()
         query = sink.option("checkpointLocation", f"{folder}/checkpoint").outputMode("append").start()
         try:
-            found, printed = _print_bars(subscription, query, feed.count, Path(marker), lose)
+            _await_first_microbatch(query)
+            begun = time.monotonic()
+            print(f"         the query runs after {begun - started:.1f} s; the feed begins", flush=True)
+            feed.write(b"\n")
+            found, printed = _print_bars(client, subscription, query, feed.count, Path(marker), lose)
         finally:
             # Spark would report a microbatch that is cut short here as an error.
             spark.sparkContext.setLogLevel("OFF")
@@ -321,35 +336,59 @@ def _counted(client: omq.broker.Client) -> Counter[tuple[str, int]]:
     return found
 
 
+def _await_first_microbatch(query: Any) -> None:
+    """Waits until a query has finished its first microbatch, which is empty: from then on it keeps the pace."""
+    end = time.monotonic() + PROGRESS_TIMEOUT_S
+    while query.lastProgress is None:
+        _check(query)
+        if time.monotonic() > end:
+            raise SystemExit(f"the query has not begun within {PROGRESS_TIMEOUT_S:.0f} s: {query.status['message']}")
+        time.sleep(POLL_INTERVAL_S)
+
+
+def _check(query: Any) -> None:
+    """Exits if a query has ended."""
+    if not query.isActive:
+        raise SystemExit(f"the query ended: {query.exception()}")
+
+
 def _print_bars(
-    subscription: omq.broker.Subscription, query: Any, wanted: int, marker: Path, lose: Callable[[], None] | None
+    client: omq.broker.Client,
+    subscription: omq.broker.Subscription,
+    query: Any,
+    wanted: int,
+    marker: Path,
+    lose: Callable[[], None] | None,
 ) -> tuple[Counter[tuple[str, int]], int]:
     """Prints bars until they have all ticks; returns the ticks of each symbol and second, and the number of bars.
 
     Args:
+        client: A client of the topics.
         subscription: That of the bars.
         query: The stream.
         wanted: The number of ticks.
         marker: The file that appears when a worker is killed.
-        lose: Called after a quarter of the ticks.
+        lose: Called when a quarter of the ticks is published.
     """
     found: Counter[tuple[str, int]] = Counter()
     printed = 0
     reported = False
-    deadline = time.monotonic() + FEED_S + STEP_TIMEOUT_S * (1 if lose is None else 2)
+    deadline = time.monotonic() + FEED_S + PROGRESS_TIMEOUT_S
     while time.monotonic() < deadline:
         burst = _burst(subscription)
+        if burst:
+            deadline = time.monotonic() + FEED_S + PROGRESS_TIMEOUT_S
         if not reported and marker.exists():
             reported = True
             print("         a worker is killed in the middle of a microbatch; Spark runs its task again", flush=True)
-        if lose is not None and found.total() >= wanted // 4:
+        if lose is not None and client.topics("ticks")[0].last >= wanted // 4:
             lose()
             lose = None
         # Bars that came twice would come with, or right after, the last ones.
         if not burst and found.total() >= wanted:
             break
-        if not burst and not query.isActive:
-            raise SystemExit(f"the query ended: {query.exception()}")
+        if not burst:
+            _check(query)
         for bar in sorted(burst, key=lambda bar: (bar["time"], bar["symbol"])):
             found[bar["symbol"], int(datetime.fromisoformat(bar["time"]).timestamp())] += bar["ticks"]
             printed += 1
@@ -425,6 +464,8 @@ def main() -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main())
+    except ChildError as error:
+        sys.exit(str(error))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
