@@ -94,6 +94,10 @@ class Cluster:
             )
         if not isinstance(self.servers_sync, bool):
             raise _invalid("servers_sync", self.servers_sync, "must be true or false")
+        if self.tls is not None and not isinstance(self.tls, ssl.SSLContext):
+            raise _invalid(
+                "tls", self.tls, "must be an ssl.SSLContext; for certificates of the system, use tls:// URLs"
+            )
         if self.credentials is not None and not Path(self.credentials).is_file():
             raise _invalid("credentials", str(self.credentials), "there is no such file")
 

@@ -122,14 +122,16 @@ class ApplyEntry(Write):
     Attributes:
         position: The sequence of the entry in the journal. It is higher than that of the entry before.
         term: The term of its leader, which is never lower than that of the entry before.
-        timestamp: Its time in microseconds since 1970.
+        timestamp: Its time by the clock of the cluster, in microseconds.
         writes: Its writes.
+        wall: The timestamp of its messages; 0: that of the entry.
     """
 
     position: int
     term: int
     timestamp: int
     writes: list[Write]
+    wall: int = 0
 
 
 class PurgeRows(Write):

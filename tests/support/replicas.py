@@ -51,7 +51,7 @@ def payload(timestamp: int, *writes: Write, term: int = 1) -> bytes:
 def entry(position: int, payload: bytes) -> ApplyEntry:
     """Returns what a node submits for an entry of the journal."""
     found = decode(payload)
-    return ApplyEntry(position, found.term, found.timestamp, found.writes)
+    return ApplyEntry(position, found.term, found.timestamp, found.writes, found.wall)
 
 
 def apply(node: Opened, *writes: Write, timestamp: int = 0, term: int = 1) -> list[Any]:

@@ -163,7 +163,8 @@ class EntryApplier(Applier):
             raise _EntryFailed(
                 DamagedError(f"the journal has entry {entry.position} of term {entry.term} after one of {last.term}")
             )
-        self._now = self._wall = max(entry.timestamp, last.time)
+        self._now = max(entry.timestamp, last.time)
+        self._wall = entry.wall or self._now
         before, self.touched = self.touched, set()
         self._acked.clear()
         try:

@@ -1,7 +1,7 @@
 """The bytes of the entries of the journal.
 
-An entry begins with a head: version, kind, term, timestamp, that of the entry before, and the checksum of these fields
-and of what follows.
+An entry begins with a head: version, kind, term, timestamp, that of the entry before, the wall clock, and the checksum
+of these fields and of what follows.
 Each write is its tag, its numbers and the sizes of its other fields as one struct, and then these fields.
 """
 
@@ -41,12 +41,13 @@ from omq.store.interface import (
 )
 from omq.store.internal import ApplyRetention, ExpireState
 
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_PRODUCER_BYTES: Final = 96
 MAX_TIMESTAMP: Final = 2**53 - 1  # in the year 2255; not all that is made of it can be much later
 MAX_KEY_NAME_BYTES: Final = 510  # of a stage or commit: LMDB's keys have 511 bytes, and a letter comes first
-#: The head of an entry: version, kind, term, timestamp, that of the entry before. A checksum follows, of the head too.
-_HEAD: Final = struct.Struct(">BBQQQ")
+#: The head of an entry: version, kind, term, timestamp, that of the entry before, wall clock. A checksum follows, of
+#: the head too.
+_HEAD: Final = struct.Struct(">BBQQQQ")
 _SUM: Final = struct.Struct(">I")
 _START: Final = _HEAD.size + _SUM.size
 _LEASE: Final = struct.Struct(">QII")
@@ -86,11 +87,12 @@ class Entry:
     Attributes:
         kind: The kind.
         term: The term of the leader that has appended it.
-        timestamp: The time in microseconds since 1970, which is the clock of the stores that apply it.
+        timestamp: The time of the cluster's clock, in microseconds, which is the clock of the stores that apply it.
         writes: The writes, in order; empty in a lease.
         lease: The lease; `None` in an entry of writes.
         previous: The timestamp of the entry before it; 0 for the first. A node whose last entry has another timestamp
             has applied another journal.
+        wall: The time of the leader's system in microseconds since 1970, for the messages; 0: the timestamp.
     """
 
     kind: Kind
@@ -99,6 +101,7 @@ class Entry:
     writes: list[Write] = field(default_factory=list)
     lease: Lease | None = None
     previous: int = 0
+    wall: int = 0
 
 
 class _Field(NamedTuple):
@@ -292,9 +295,9 @@ def encode(entry: Entry) -> bytes:
     Raises:
         StoreError: A write of it cannot be part of an entry, or its timestamp is too high. No node would apply it.
     """
-    if entry.timestamp > MAX_TIMESTAMP:
+    if (highest := max(entry.timestamp, entry.wall)) > MAX_TIMESTAMP:
         raise StoreError(
-            f"the timestamp {entry.timestamp} of an entry is above {MAX_TIMESTAMP}: set the system's clock"
+            f"the timestamp {highest} of an entry is above {MAX_TIMESTAMP}: set the system's clock"
         )
     out: list[Any] = [b"", b""]
     if entry.lease is not None:
@@ -308,7 +311,7 @@ def encode(entry: Entry) -> bytes:
         except (KeyError, ValueError, TypeError, RecursionError, struct.error) as error:
             reason = "this type is not replicated" if isinstance(error, KeyError) else error
             raise StoreError(f"a {type(write).__name__} cannot be part of an entry: {reason}") from None
-    out[0] = _HEAD.pack(VERSION, entry.kind, entry.term, entry.timestamp, entry.previous)
+    out[0] = _HEAD.pack(VERSION, entry.kind, entry.term, entry.timestamp, entry.previous, entry.wall)
     out[1] = _SUM.pack(_checksum(out[0], out[2:]))
     return b"".join(out)
 
@@ -321,14 +324,14 @@ def decode(payload: bytes | memoryview) -> Entry:
     """
     data = memoryview(payload)
     try:
-        version, kind, term, timestamp, previous = _HEAD.unpack_from(data)
+        version, kind, term, timestamp, previous, wall = _HEAD.unpack_from(data)
         if version != VERSION:
             raise ValueError(f"version {version}, expected {VERSION}: another omq may have written it")
         if _SUM.unpack_from(data, _HEAD.size) != (_checksum(data[: _HEAD.size], (data[_START:],)),):
             raise ValueError("its checksum is wrong")
-        if timestamp > MAX_TIMESTAMP:
-            raise ValueError(f"its timestamp {timestamp} is above {MAX_TIMESTAMP}")
-        entry = Entry(Kind(kind), term, timestamp, previous=previous)
+        if (highest := max(timestamp, wall)) > MAX_TIMESTAMP:
+            raise ValueError(f"its timestamp {highest} is above {MAX_TIMESTAMP}")
+        entry = Entry(Kind(kind), term, timestamp, previous=previous, wall=wall)
         if entry.kind is Kind.LEASE:
             entry.lease = _decode_lease(data)
             return entry

@@ -117,7 +117,9 @@ class _LocalReplica:
         done: asyncio.Future[None] = loop.create_future()
         context = applied, loop, done
         try:
-            self.store.submit(ApplyEntry(sequence, entry.term, entry.timestamp, entry.writes, context=context))
+            self.store.submit(
+                ApplyEntry(sequence, entry.term, entry.timestamp, entry.writes, entry.wall, context=context)
+            )
         except StoreError as error:
             if applied is not None:
                 applied(entry.writes, error)
@@ -285,8 +287,10 @@ class ReplicatedStore:
     @property
     def trouble(self) -> str:
         """The reason for which this node takes no part in the cluster now; empty if it does."""
-        shortage = self._local.store.shortage
-        return shortage or ("the journal is not connected" if self._machine is None else self._machine.trouble)
+        store = self._local.store
+        if (broken := self._broken or store.broken) is not None:
+            return str(broken) or type(broken).__name__
+        return store.shortage or ("the journal is not connected" if self._machine is None else self._machine.trouble)
 
     @property
     def stalled(self) -> bool:

@@ -216,6 +216,7 @@ class RoleMachine:
         self._role_changed = role_changed
         self._clock = clock or NodeClock()
         self._timestamp = local.timestamp
+        self._timestamp_at = self._clock.now()  # when this node had it
         self._held = HeldLease(journal.lease)
         self._timer = ElectionTimer(self.position, self._clock.now())
         self._own_term = -1  # the last term that this node has won since it was started
@@ -335,6 +336,7 @@ class RoleMachine:
         """
         self.position = sequence
         self._timestamp = entry.timestamp = max(self._timestamp, entry.timestamp)
+        self._timestamp_at = self._clock.now()
         entry.term = self.term
         self._journal_bytes += size + ENTRY_OVERHEAD_BYTES
         done = asyncio.ensure_future(self._local.apply(sequence, entry, self._answer if answers else None))
@@ -374,7 +376,13 @@ class RoleMachine:
         return Entry(Kind.LEASE, term, self._next_timestamp(), lease=lease, previous=self._timestamp)
 
     def _next_timestamp(self) -> int:
-        return max(wall(), self._timestamp + 1)
+        """Returns the time of the cluster's clock, which ages follow: no change of a system's time affects them.
+
+        It begins at the time of a system, advances with the clock of the leader, and stands still without one.
+        """
+        if not self._timestamp:
+            return wall()
+        return self._timestamp + max(int((self._clock.now() - self._timestamp_at) * 1e6), 1)
 
     def _check_end(self, last: int) -> int:
         """Returns a result of `Journal.last`; raises `StoreFailed` unless it is above what this node has applied."""
@@ -474,6 +482,7 @@ class RoleMachine:
             await self._local.load(target)
         self.position, self.term = self._local.position
         self._timestamp, self.lease = self._local.timestamp, None
+        self._timestamp_at = self._clock.now()
         self._timer.learn(self.position, self._clock.now())
         log.warning("node %s: loaded a snapshot up to the entry %d", self._settings.node, self.position)
         return True
@@ -568,7 +577,7 @@ class RoleMachine:
         """
         sequence = 0
         while not sequence:
-            entry.previous, entry.timestamp = self._timestamp, self._next_timestamp()
+            entry.previous, entry.timestamp, entry.wall = self._timestamp, self._next_timestamp(), wall()
             try:
                 payload = encode(entry)
             except StoreError as error:

@@ -47,6 +47,7 @@ VALID: dict[str, Any] = {"name": "test", "servers": "nats://a:4222"}
         ({"servers": 5}, "servers=5"),
         ({"servers": None}, "servers: is empty"),
         ({"credentials": Path("/no/such.creds")}, "credentials='/no/such.creds'"),
+        ({"tls": True}, "tls=True: must be an ssl.SSLContext"),
         ({"lease": 0.1}, "lease=0.1"),
         ({"lease": float("nan")}, "lease=nan"),
         ({"lease": "3"}, "lease='3'"),

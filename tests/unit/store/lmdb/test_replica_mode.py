@@ -276,6 +276,19 @@ def test_records_become_too_old_by_entries_alone(node: Opened) -> None:
     assert node.log.topic(topic).first == 2
 
 
+def test_the_time_of_messages_does_not_make_them_old(node: Opened) -> None:
+    topic = make(node, "t", max_age=3600)
+    at, _ = node.log.position
+    future = T0 + 1000 * HOUR_US
+    first, second = Append(topic, ONE, 1), Append(topic, ONE, 1)
+    node.do(ApplyEntry(at + 1, 1, T0 + 1, [first], future))
+    node.do(ApplyEntry(at + 2, 1, T0 + 2, [second, ApplyRetention()], T0))
+    assert (first.timestamp, second.timestamp) == (future, T0)
+    assert node.log.topic(topic).first == 1
+    node.do(ApplyEntry(at + 3, 1, T0 + 2 * HOUR_US, [ApplyRetention()], T0))
+    assert node.log.topic(topic).first == 3
+
+
 def test_a_backlog_outlives_the_process(again: Again, monkeypatch) -> None:
     monkeypatch.setattr("omq.store.lmdb.replica.MAX_DELETIONS", 2)
     node = again()

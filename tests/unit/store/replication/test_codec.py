@@ -109,7 +109,7 @@ def fields(write: Write) -> tuple[Any, ...]:
 
 def as_value(entry: Entry) -> tuple[Any, ...]:
     writes = [fields(write) for write in entry.writes]
-    return entry.kind, entry.term, entry.timestamp, entry.previous, writes, entry.lease
+    return entry.kind, entry.term, entry.timestamp, entry.wall, entry.previous, writes, entry.lease
 
 
 def decoded(payload: bytes) -> Entry | None:
@@ -121,7 +121,7 @@ def decoded(payload: bytes) -> Entry | None:
 
 def sealed(payload: bytes) -> bytes:
     """Returns a payload with the checksum that it should have."""
-    return payload[:26] + struct.pack(">I", crc32c(payload[30:], crc32c(payload[:26]))) + payload[30:]
+    return payload[:34] + struct.pack(">I", crc32c(payload[38:], crc32c(payload[:34]))) + payload[38:]
 
 
 def test_every_write_of_the_interface_has_a_layout() -> None:
@@ -239,8 +239,8 @@ def test_a_timestamp_that_no_node_could_use_is_refused() -> None:
 
 def test_another_version_is_named() -> None:
     payload = encode(Entry(Kind.WRITES, 1, 1))
-    with pytest.raises(DamagedError, match="version 2, expected 1"):
-        decode(sealed(b"\2" + payload[1:]))
+    with pytest.raises(DamagedError, match="version 1, expected 2"):
+        decode(sealed(b"\1" + payload[1:]))
 
 
 @pytest.mark.parametrize("settings", [[], None, 1, {"max_age": "1"}, {"max_messages": True}, {"max_bytes": 1e300}])

@@ -435,6 +435,7 @@ def test_a_node_that_has_lost_what_the_journal_dropped_loads_a_snapshot(cluster:
     servers = cluster.journal.servers
     while servers.first <= position + 1:
         leader.opened.do(Append(topic, RECORD, 1, b"p", leader.store.topic(topic).last + 1))
+        time.sleep(0.02)  # too many commits before the snapshot would be synced
     last = leader.store.topic(topic).last
     name = leader.name if lost == "leader" else follower.name
     cluster.lose_power(name)
@@ -460,6 +461,7 @@ def test_a_node_starts_without_the_journal(cluster: Cluster) -> None:
     assert isinstance(make.error, NotLeader)
     until(lambda: opened.log.broken is not None)
     assert (len(attempts), str(opened.log.broken)) == (2, "another cluster")
+    assert opened.log.trouble == "another cluster"
     opened.try_(make := MakeTopic("t", "broadcast", "strong", {}))
     assert isinstance(make.error, JournalUnusable)
     opened.try_(write)  # of no known topic: it is local

@@ -142,6 +142,27 @@ def test_a_node_leads_after_a_lease_without_entries() -> None:
     run(test)
 
 
+def test_the_clock_of_a_cluster_follows_no_change_of_the_time_of_a_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = [10**15]
+    monkeypatch.setattr("omq.store.replication.role_machine.wall", lambda: times[-1])
+
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        await node.leads()
+        for hours in (0, 48, -48):
+            times.append(10**15 + hours * 3600 * 10**6)
+            await node.write("x")
+            await asyncio.sleep(LEASE_S)
+        entries = [decode(entry.payload) for entry in servers.appended]
+        assert [entry.wall for entry in entries if entry.writes] == times[1:]
+        assert entries[0].timestamp == times[0]
+        seconds = [(entry.timestamp - times[0]) / 1e6 for entry in entries]
+        assert seconds == sorted(set(seconds))
+        assert 2 * LEASE_S < seconds[-1] <= asyncio.get_running_loop().time()
+
+    run(test)
+
+
 def test_a_follower_names_the_leader() -> None:
     async def test(servers: MemoryJournal) -> None:
         node = Node(servers)
