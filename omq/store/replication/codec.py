@@ -296,9 +296,7 @@ def encode(entry: Entry) -> bytes:
         StoreError: A write of it cannot be part of an entry, or its timestamp is too high. No node would apply it.
     """
     if (highest := max(entry.timestamp, entry.wall)) > MAX_TIMESTAMP:
-        raise StoreError(
-            f"the timestamp {highest} of an entry is above {MAX_TIMESTAMP}: set the system's clock"
-        )
+        raise StoreError(f"the timestamp {highest} of an entry is above {MAX_TIMESTAMP}: set the system's clock")
     out: list[Any] = [b"", b""]
     if entry.lease is not None:
         node, endpoints = entry.lease.node.encode(), _pack_list(map(str.encode, entry.lease.endpoints))
