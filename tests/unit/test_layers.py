@@ -52,8 +52,14 @@ ONE_ROOM = {"public", "base"}
 #: Faces and systems stand on the public API, as any user's program does.
 PUBLIC_ONLY = {"face", "system", "serving", "workqueue", "store"}
 BELOW_PUBLIC = {"engine", "middle", "zmtp", "core"}
-#: What systems use of the core: blocks of records, and these as columns, which sockets do not use.
-MAY_USE = {"omq._core.blocks": {"store", "workqueue", "broker", "pzq"}, "omq._core.columns": {"broker"}}
+#: What systems and faces use of the core: blocks of records, these as columns, and the compiled calls of pyzmq's face.
+MAY_USE = {
+    "omq._core.blocks": {"store", "workqueue", "broker", "pzq"},
+    "omq._core.columns": {"broker"},
+    "omq._core.calls.zmq_calls": {"zmq"},
+    "omq._core.calls.zmq_frame": {"zmq"},
+    "omq._core.calls.readable_event": {"zmq"},
+}
 #: Where the asyncio twins of systems stand: `omq.asyncio.broker` is in the broker's room.
 TWINS = "asyncio"
 

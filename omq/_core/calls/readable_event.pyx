@@ -44,6 +44,10 @@ cdef class ReadableEvent:
         """Returns the descriptor."""
         return self.fd
 
+    def set(self) -> None:
+        """Makes the descriptor readable."""
+        self.show(True)
+
     def reset(self) -> None:
         """Makes the descriptor unreadable."""
         self.show(False)

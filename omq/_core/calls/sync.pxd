@@ -1,6 +1,13 @@
 # The blocking twin's calls: the calling thread does the work.
 
+cimport cython
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+
 from omq._core.calls.leader cimport LeaderCore
+from omq._core.link.convoy_breaker cimport yield_if_requested
+from omq._core.wire.send_buffer cimport Part
 
 
 cdef class SyncCore(LeaderCore):
@@ -15,3 +22,46 @@ cdef class SyncCore(LeaderCore):
     cdef object _take(self, int how, object argument, object timeout, Py_buffer *into=*)
     cdef object _try(self, int how, object argument, Py_buffer *into)
     cdef int _put(self, object data, bint several, object route, object timeout) except -1
+
+    @cython.final
+    cdef inline int _put_bytes(self, object data) except -1:
+        """Sends `bytes` if there is room for them now; returns whether there is."""
+        cdef Part part
+        cdef int done
+        if self.send_queue is None:
+            return 0
+        part.data = PyBytes_AS_STRING(data)
+        part.size = PyBytes_GET_SIZE(data)
+        part.owner = <PyObject *>data
+        if self.send_queue.quick and self._is_free() and self.send_queue.put_quickly(&part):
+            return 1
+        self._enter()
+        try:
+            done = self.send_queue.put(&part, 1)
+        finally:
+            self.lock.release()
+        return done
+
+    @cython.final
+    cdef inline object _take_now(self, bint several):
+        """Takes the next message if one has arrived, else None. *several*: as a list if it has several parts."""
+        cdef object message
+        if self.recv_queue is None:
+            return None
+        # The common case: a message has arrived.
+        if self._readable_event is None and self._is_free():
+            message = self.recv_queue.take_quickly()
+            if message is not None:
+                return message
+        if self._readable_event is not None:
+            yield_if_requested()  # lets the I/O thread show what arrives at other sockets
+        self._enter()
+        try:
+            if self.recv_queue.look_if_due():
+                self._run_handlers()
+            message = self.recv_queue.take_any() if several else self.recv_queue.take()
+            if message is not None and self._readable_event is not None:
+                self._update_descriptor()
+            return message
+        finally:
+            self.lock.release()

@@ -156,25 +156,9 @@ cdef class SyncCore(LeaderCore):
         """
         cdef object message
         check(timeout)
-        # The common case: a message has arrived.
-        if self.recv_queue is not None:
-            if self._readable_event is None and self._is_free():
-                message = self.recv_queue.take_quickly()
-                if message is not None:
-                    return message
-            if self._readable_event is not None:
-                yield_if_requested()  # lets the I/O thread show what arrives at other sockets
-            self._enter()
-            try:
-                if self.recv_queue.look_if_due():
-                    self._run_handlers()
-                message = self.recv_queue.take()
-                if message is not None:
-                    if self._readable_event is not None:
-                        self._update_descriptor()
-                    return message
-            finally:
-                self.lock.release()
+        message = self._take_now(False)
+        if message is not None:
+            return message
         return self._take(TAKE_ONE, None, timeout)
 
     def recv_multipart(self, *, timeout: float | Unset | None = UNSET) -> list[bytes]:
@@ -308,23 +292,10 @@ cdef class SyncCore(LeaderCore):
             UnroutableError: No peer has the address (`router_mandatory`).
             ClosedError: The socket is closed.
         """
-        cdef Part part
-        cdef int done
         check(timeout)
         # The common case: bytes, and room for them.
-        if type(data) is bytes and self.send_queue is not None:
-            part.data = PyBytes_AS_STRING(data)
-            part.size = PyBytes_GET_SIZE(data)
-            part.owner = <PyObject *>data
-            if self.send_queue.quick and self._is_free() and self.send_queue.put_quickly(&part):
-                return
-            self._enter()
-            try:
-                done = self.send_queue.put(&part, 1)
-            finally:
-                self.lock.release()
-            if done:
-                return
+        if type(data) is bytes and self._put_bytes(data):
+            return
         self._put(data, False, None, timeout)
 
     def send_multipart(self, parts: Iterable[Buffer], *, timeout: float | Unset | None = UNSET) -> None:

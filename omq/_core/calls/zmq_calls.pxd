@@ -1,0 +1,26 @@
+# The calls of the pyzmq face that run for every message.
+
+from omq._core.calls.sync cimport SyncCore
+
+
+cdef class Handle:
+    cdef object __weakref__
+    cdef SyncCore _core
+    cdef list _rest                  # parts of the message that is being received, the next one last; None: no message
+    cdef public list begun           # parts of the message that is being sent; None: no message
+    cdef public bint closed
+    cdef readonly object context     # the state of its context
+    cdef public object state         # its options
+    cdef bint _plain                 # `send` of the omq socket needs no keyword
+    cdef bint _single                # and a message of one part is complete
+    cdef object _sender              # the session that `_rest` came from
+    cdef object _group
+    cdef object _routing_id
+    cdef bint _keeps                 # the sender of the message that is being received is noted
+    cdef object take(self, int flags)
+    cdef int fail(self, object error) except -1
+    cdef object put(self, object data, int flags)
+
+
+cdef class SocketCalls:
+    cdef public Handle _handle

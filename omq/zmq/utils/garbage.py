@@ -1,0 +1,20 @@
+"""The memory that frames share with the program; pyzmq has a thread for that, and omq none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omq._core.calls.zmq_frame import loans
+
+
+class GarbageCollector:
+    """Shows which memory frames share.
+
+    Attributes:
+        refs: The event of each such memory, or `None`, by its number.
+    """
+
+    refs: dict[int, Any] = loans
+
+
+gc = GarbageCollector()
