@@ -7,6 +7,7 @@ from bench.scenario import (
     connections,
     curve,
     datagrams,
+    face,
     fairness,
     fanout,
     inproc,
@@ -36,6 +37,7 @@ SCENARIOS: dict[str, Scenario] = {
         websocket,
         one_part,
         datagrams,
+        face,
         spark,
     )
     for scenario in module.SCENARIOS

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
-from typing import Any
+from typing import Any, TypeVar
 
 from omq.zmq import constants
+from omq.zmq.constants import SocketOption
 from omq.zmq.error import ZMQError
+
+_T = TypeVar("_T")
 
 
 class AttributeSetter:
@@ -30,15 +33,6 @@ class AttributeSetter:
         """Sets an option by its name."""
         self.set(opt, value)
 
-    def __getattr__(self, key: str) -> Any:
-        option = self._number(key)
-        try:
-            return self._get_attr_opt(key.upper(), option)
-        except ZMQError as error:
-            if error.errno in (errno.EINVAL, errno.EFAULT):
-                raise AttributeError(f"{key} attribute is write-only") from None
-            raise
-
     def _get_attr_opt(self, name: str, opt: int) -> Any:
         """Gets an option by its name."""
         return self.get(opt)
@@ -52,4 +46,44 @@ class AttributeSetter:
         raise NotImplementedError("override in subclass")
 
 
-__all__ = ["AttributeSetter"]
+class AttributeGetter(AttributeSetter):
+    """Gets options by their names, too."""
+
+    def __getattr__(self, key: str) -> Any:
+        option = self._number(key)
+        try:
+            return self._get_attr_opt(key.upper(), option)
+        except ZMQError as error:
+            if error.errno in (errno.EINVAL, errno.EFAULT):
+                raise AttributeError(f"{key} attribute is write-only") from None
+            raise
+
+
+def with_option_properties(kind: type[_T]) -> type[_T]:
+    """Adds a property for each option of sockets to a class, in upper and in lower case.
+
+    `__getattr__` would do, too, but a class with it looks up each method more slowly, such as `send`.
+    """
+    for name, option in SocketOption.__members__.items():
+        for key in (name, name.lower()):
+            if key not in kind.__dict__ and key != "type":
+                setattr(kind, key, _property_of(key, int(option)))
+    return kind
+
+
+def _property_of(key: str, option: int) -> property:
+    def get(self: Any) -> Any:
+        try:
+            return self._get_attr_opt(key.upper(), option)
+        except ZMQError as error:
+            if error.errno in (errno.EINVAL, errno.EFAULT):
+                raise AttributeError(f"{key} attribute is write-only") from None
+            raise
+
+    def set_(self: Any, value: Any) -> None:
+        self._set_attr_opt(key.upper(), option, value)
+
+    return property(get, set_)
+
+
+__all__ = ["AttributeGetter", "AttributeSetter", "with_option_properties"]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar, overload
 from weakref import WeakSet
 
 from omq.unpatched import threading
-from omq.zmq.attributes import AttributeSetter
+from omq.zmq.attributes import AttributeGetter
 from omq.zmq.constants import ContextOption, Errno, SocketOption
 from omq.zmq.context_state import ContextState, context_at
 from omq.zmq.error import ZMQError, error_of
@@ -29,7 +29,7 @@ def _note_exit() -> None:
 atexit.register(_note_exit)
 
 
-class Context(AttributeSetter, Generic[_SocketType]):
+class Context(AttributeGetter, Generic[_SocketType]):
     """Makes sockets.
 
     As an attribute, an option of sockets (`context.linger = 0`) applies to all sockets that are made later.
@@ -118,7 +118,7 @@ class Context(AttributeSetter, Generic[_SocketType]):
         Args:
             address: The context, or its `underlying`.
         """
-        return cls(shadow=address)  # type: ignore[call-overload, no-any-return]
+        return cls(shadow=address)
 
     @classmethod
     def shadow_pyczmq(cls, ctx: Any) -> Self:

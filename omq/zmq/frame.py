@@ -6,7 +6,7 @@ import sys
 from typing import Any, Self
 
 from omq._core.calls.zmq_frame import FrameData
-from omq.zmq.attributes import AttributeSetter
+from omq.zmq.attributes import AttributeGetter
 from omq.zmq.constants import MORE, SHARED, SRCFD, Errno
 from omq.zmq.error import ZMQError
 from omq.zmq.tracker import _FINISHED_TRACKER, MessageTracker, Release
@@ -24,7 +24,7 @@ def default_copy_threshold() -> int:
 _ADDRESS = "peer-address"
 
 
-class Frame(FrameData, AttributeSetter):
+class Frame(FrameData, AttributeGetter):
     """A part of a message, with its memory and its properties.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from omq import errors, security
 from omq._core.calls.zmq_calls import Handle
 from omq.options import Options
-from omq.types import TRAITS, SocketType
+from omq.types import TRAITS, Security, SocketType
 from omq.zmq import constants
 from omq.zmq.constants import EFSM, Errno, PollEvent, SecurityMechanism, _OptType
 from omq.zmq.constants import SocketOption as Opt
@@ -127,7 +127,7 @@ class SocketState:
             found["security"] = secured
         return {name: value for name, value in found.items() if _applies(name, scheme)}
 
-    def _security(self) -> security.Security | None:
+    def _security(self) -> Security | None:
         values = self.values
         if self.mechanism == SecurityMechanism.PLAIN:
             if self.as_server:

@@ -178,13 +178,13 @@ def _wait(own: list[tuple[Any, Any, int]], others: list[tuple[int, int]], deadli
     """Waits until something may be ready."""
     left = None if deadline is None else max(0.0, deadline - time.monotonic())
     if not others:
-        events = {_wanted(handle, events) for _, handle, events in own}
-        if len(events) == 1 and events != {0}:
+        kinds = {_wanted(handle, events) for _, handle, events in own}
+        if len(kinds) == 1 and 0 not in kinds:
             sockets = [handle.omq for _, handle, _ in own]
             if len(own) == 1:
-                sockets[0].poll(left, events.pop())
+                sockets[0].poll(left, kinds.pop())
             else:
-                omq.wait(sockets, left, events.pop())
+                omq.wait(sockets, left, kinds.pop())
             return
     with contextlib.ExitStack() as stack:
         poll = _select.poll()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import omq
 from omq import errors
+from omq._core.calls.zmq_calls import SocketCalls
 from omq.zmq.constants import ETERM, Errno
 from omq.zmq.error import error_of, translate
 
@@ -49,20 +50,22 @@ def proxy_steerable(
         ContextTerminated: The context is terminated.
         ZMQError: A socket is closed, or the types do not fit.
     """
-    sockets = [one if hasattr(one, "_handle") else None for one in (frontend, backend, capture, control)]
-    for one in sockets:
-        if one is not None:
+    own: list[Any] = []
+    for one in (frontend, backend, capture, control):
+        if isinstance(one, SocketCalls):
             one._check()
-    if sockets[0] is None or sockets[1] is None:
-        raise TypeError("frontend and backend must be sockets")
-    own = [None if one is None else one._handle.omq for one in sockets]
+            own.append(one._handle.omq)
+        elif len(own) < 2:
+            raise TypeError(f"a proxy needs two sockets, not {one!r}")
+        else:
+            own.append(None)
     try:
         omq.proxy(own[0], own[1], capture=own[2], control=own[3])
     except errors.StateError:
         raise error_of(Errno.EINVAL) from None
     except errors.OmqError as error:
-        raise translate(error, sockets[0]._handle) from None
-    if sockets[0]._handle.context.terminating:
+        raise translate(error, frontend._handle) from None
+    if frontend._handle.context.terminating:
         raise error_of(ETERM)
     return 0
 

@@ -9,7 +9,7 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar, cast
 
 import omq
 from omq import errors
@@ -18,7 +18,7 @@ from omq._core.calls.zmq_frame import FrameData
 from omq.types import POLL_OUT, TRAITS, Route
 from omq.types import SocketType as Kind
 from omq.zmq import constants
-from omq.zmq.attributes import AttributeSetter
+from omq.zmq.attributes import AttributeSetter, with_option_properties
 from omq.zmq.constants import Errno, Event, PollEvent, SocketOption, SocketType, _OptType
 from omq.zmq.context_state import ContextState, socket_at
 from omq.zmq.endpoint_errors import endpoint_error, missing_error
@@ -70,6 +70,7 @@ class _SocketContext(Generic[_SocketT_co]):
             self.socket.disconnect(self.addr)
 
 
+@with_option_properties
 class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
     """A socket; `Context.socket` makes one.
 
@@ -425,16 +426,16 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         self._check()
         if isinstance(data, str):
             raise TypeError("unicode not allowed, use send_string")
-        frame = data if isinstance(data, FrameData) else None
+        frame: Any = data if isinstance(data, FrameData) else None
         if frame is not None and track and not frame.tracker:
             raise ValueError("Not a tracked message")
         if routing_id is not None or group is not None:
             # As libzmq notes them in a message, other types ignore them.
-            frame = frame or Frame(data, copy=False)
+            frame = Frame(data, copy=False) if frame is None else frame
             if routing_id is not None:
-                frame.routing_id = routing_id
+                frame.set("routing_id", routing_id)
             if group is not None:
-                frame.group = group
+                frame.set("group", group)
         if frame is None:
             size = memoryview(data).nbytes
             if copy or size < self.copy_threshold:
@@ -442,13 +443,11 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
                 return None if copy else _FINISHED_TRACKER
             frame = Frame(data, track=track, copy=False)
         payload = frame._payload
+        references = sys.getrefcount(payload)
+        self._pass_on(payload, flags, frame)
         release = frame.tracker_event
-        if not isinstance(release, Release):
-            self._pass_on(payload, flags, frame)
-        else:
-            references = sys.getrefcount(payload)
-            self._pass_on(payload, flags, frame)
-            release.add(self._handle.omq, payload, references)
+        if isinstance(release, Release) and isinstance(payload, bytes) and sys.getrefcount(payload) > references:
+            release.add(self._handle.omq, payload)
         tracker: MessageTracker | None = frame.tracker
         return tracker
 
@@ -467,7 +466,8 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         if handle.begun is None and self._state.kind in _ADDRESSED:
             return  # a message without a receiver is dropped
         if handle.begun is not None:
-            parts, handle.begun = [*handle.begun, payload], None
+            parts = [*handle.begun, payload]
+            handle.begun = None
             handle.send_message(parts, flags)
         elif route is None:
             handle.send_message(payload, flags)
@@ -518,7 +518,7 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
     def _recv_frame(self, flags: int, track: bool) -> Frame:
         """Takes the next part as a frame; see `recv`."""
         self._check()
-        frame: Frame = self._handle.take_frame(flags)
+        frame = cast("Frame", self._handle.take_frame(flags))
         if track:
             frame.tracker = _FINISHED_TRACKER
         return frame
@@ -620,7 +620,7 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
             raise error_of(Errno.ENOTSUP)
         poller = self._poller_class()
         poller.register(self, flags)
-        return dict(poller.poll(timeout)).get(self, 0)
+        return int(dict(poller.poll(timeout)).get(self, 0))
 
     # ------------------------------------------------------------------ monitors
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import Any, Final
 
 from omq import errors
@@ -15,11 +16,39 @@ _MAX_NAP_S: Final = 0.02
 _FOR_EVER_S: Final = 3600 * 24 * 7
 
 
+@dataclass(slots=True)
+class Send:
+    """A send whose content omq keeps by reference.
+
+    Attributes:
+        socket: The omq socket.
+        data: The content.
+        references: How many references there were at the last check, omq's among them; 0 before the first check.
+    """
+
+    socket: Any
+    data: bytes
+    references: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Returns whether omq has dropped its reference.
+
+        That shows in the number of references, unless the program has made new ones. But a socket that has handed over
+        everything has none.
+        """
+        references = sys.getrefcount(self.data)
+        if self.references and references < self.references:
+            return True
+        self.references = references
+        try:
+            return not self.socket.lingers
+        except errors.OmqError:
+            return True
+
+
 class Release:
     """Becomes set once no frame and no send uses some memory any more; it has the methods of an `Event`.
-
-    omq keeps `bytes` that wait to be sent by reference. So a send is over when omq has dropped its references, or has
-    handed over everything that it accepted.
 
     Args:
         frames: Whether a frame uses the memory, which calls `set` at its end.
@@ -27,32 +56,21 @@ class Release:
 
     def __init__(self, *, frames: bool = False) -> None:
         self._frames = frames
-        self._sends: list[tuple[Any, bytes, int]] = []
+        self._sends: list[Send] = []
 
     def set(self) -> None:
         """Notes that the last frame is gone."""
         self._frames = False
 
-    def add(self, socket: Any, data: Any, references: int) -> None:
-        """Notes a send of *data*, which had *references* before."""
-        if isinstance(data, bytes) and sys.getrefcount(data) > references:
-            self._sends.append((socket, data, references))
+    def add(self, socket: Any, data: Any) -> None:
+        """Notes a send of which omq keeps the content."""
+        self._sends.append(Send(socket, data))
 
     def is_set(self) -> bool:
         """Returns whether nothing uses the memory."""
-        while self._sends and self._is_over(*self._sends[0]):
+        while self._sends and self._sends[0].is_over:
             self._sends.pop(0)
         return not self._frames and not self._sends
-
-    @staticmethod
-    def _is_over(socket: Any, data: bytes, references: int) -> bool:
-        # One more reference is in the list, one is this function's.
-        if sys.getrefcount(data) <= references + 2:
-            return True
-        try:
-            return not socket.lingers
-        except errors.OmqError:
-            return True
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until nothing uses the memory; returns whether that is so."""

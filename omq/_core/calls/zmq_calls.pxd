@@ -7,7 +7,7 @@ cdef class Handle:
     cdef object __weakref__
     cdef SyncCore _core
     cdef list _rest                  # parts of the message that is being received, the next one last; None: no message
-    cdef public list begun           # parts of the message that is being sent; None: no message
+    cdef public object begun         # parts, a list of the message that is being sent; None: no message
     cdef public bint closed
     cdef readonly object context     # the state of its context
     cdef public object state         # its options

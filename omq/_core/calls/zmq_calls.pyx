@@ -101,7 +101,7 @@ cdef class Handle:
         except OmqError as error:
             self.fail(error)
 
-    def take_part(self, int flags) -> object:
+    def take_part(self, int flags) -> Any:
         """Takes the next part."""
         cdef list rest = self._rest
         if rest is None:
@@ -116,7 +116,7 @@ cdef class Handle:
             self._rest = None
         return part
 
-    def take_frame(self, int flags) -> object:
+    def take_frame(self, int flags) -> Any:
         """Takes the next part as a frame that knows its sender."""
         cdef FrameData frame = _new_frame()
         cdef bint kept = self._keeps

@@ -20,7 +20,8 @@ cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *)
 
 #: The loans in force: their events, or None, by number.
-loans: dict[int, Any] = {}
+# stub: loans: dict[int, Any]
+loans = {}
 
 
 cdef class Loan:

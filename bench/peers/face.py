@@ -1,0 +1,92 @@
+"""Programs for pyzmq, with pyzmq and with the face: the loops of the blocking peers, three parts, a Poller."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+from bench.control import Control
+from bench.peers import blocking_roles
+from bench.peers.pyzmq_blocking import PyzmqSockets
+
+POLLED_SOCKETS = 100
+
+
+def pull_parts(module: Any, control: Control, job: dict[str, Any]) -> None:
+    """Times bursts of messages with three parts."""
+    sock = module.Context().socket(module.PULL)
+    sock.bind(job["endpoint"])
+    control.report(endpoint=sock.getsockopt_string(module.LAST_ENDPOINT))
+    recv = sock.recv_multipart
+    while True:
+        count = control.receive()["burst"]
+        control.report(armed=True)
+        recv()
+        started = perf_counter()
+        for _ in range(count - 1):
+            recv()
+        control.report(seconds=perf_counter() - started)
+
+
+def push_parts(module: Any, control: Control, job: dict[str, Any]) -> None:
+    """Sends bursts of messages with three parts."""
+    sock = module.Context().socket(module.PUSH)
+    sock.connect(job["endpoint"])
+    send, message = sock.send_multipart, [b"x" * job["size"]] * 3
+    while True:
+        count = control.receive()["burst"]
+        for _ in range(count):
+            send(message)
+
+
+def pull_polled(module: Any, control: Control, job: dict[str, Any]) -> None:
+    """Times bursts to a hundred sockets of one Poller; takes one message of each socket that is ready."""
+    context, poller, endpoints = module.Context(), module.Poller(), []
+    for _ in range(POLLED_SOCKETS):
+        sock = context.socket(module.PULL)
+        sock.bind(job["endpoint"])
+        endpoints.append(sock.getsockopt_string(module.LAST_ENDPOINT))
+        poller.register(sock, module.POLLIN)
+    control.report(endpoint=" ".join(endpoints))
+    while True:
+        count = control.receive()["burst"]
+        control.report(armed=True)
+        left, started = count, 0.0
+        while left:
+            ready = poller.poll()
+            started = started or perf_counter()
+            for sock, _ in ready:
+                sock.recv()
+            left -= len(ready)
+        control.report(seconds=perf_counter() - started)
+
+
+def push_polled(module: Any, control: Control, job: dict[str, Any]) -> None:
+    """Sends bursts to a hundred sockets in turn."""
+    sock = module.Context().socket(module.PUSH)
+    for endpoint in job["endpoint"].split():
+        sock.connect(endpoint)
+    send, message = sock.send, b"x" * job["size"]
+    while True:
+        count = control.receive()["burst"]
+        for _ in range(count):
+            send(message)
+
+
+ROLES: dict[str, Callable[[Any, Control, dict[str, Any]], None]] = {
+    "pull-parts": pull_parts,
+    "push-parts": push_parts,
+    "pull-polled": pull_polled,
+    "push-polled": push_polled,
+}
+
+
+def run_role(role: str, control: Control, job: dict[str, Any]) -> None:
+    """Runs a role."""
+    module = importlib.import_module(job["options"]["library"])
+    if role in ROLES:
+        ROLES[role](module, control, job)
+    else:
+        blocking_roles.run(PyzmqSockets(module.Context()), role, control, job)

@@ -1,0 +1,45 @@
+"""omq's face of pyzmq next to pyzmq: the same program, with one import changed."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from bench.measure import Load, round_trips, throughput
+from bench.plan import P50, P99, RATE, Case, Scenario, ScenarioOptions, Target, size_text
+
+PEERS = ("face", "face-pyzmq")
+PYOMQ = "face-pyomq"
+
+#: Bounds of the rate over pyzmq's, by size.
+BOUNDS = {16: 6.0, 128: 6.0}
+PARTS_BOUND = 4.0
+PYOMQ_BOUND = 3.0
+
+
+def _cases(options: ScenarioOptions) -> list[Case]:
+    cases = []
+    for size in options.sizes or (16, 128):
+        load = Load("tcp", size, options.seconds)
+        text = size_text(size)
+        pairs = {peer: partial(throughput, peer, load) for peer in (*PEERS, PYOMQ)}
+        targets = (Target(BOUNDS.get(size, 1.0), "face-pyzmq"), Target(PYOMQ_BOUND, PYOMQ))
+        cases.append(Case(f"zmq.Socket.send to recv over tcp, {text}", "face", pairs, (RATE,), targets))
+        parts = {peer: partial(throughput, peer, load, ("push-parts", "pull-parts")) for peer in PEERS}
+        target = (Target(PARTS_BOUND, "face-pyzmq"),)
+        cases.append(Case(f"send_multipart to recv_multipart, 3 x {text}", "face", parts, (RATE,), target))
+        polled = {peer: partial(throughput, peer, load, ("push-polled", "pull-polled")) for peer in PEERS}
+        cases.append(Case(f"Poller of 100 sockets, {text}", "face", polled, (RATE,), (Target(1.0, "face-pyzmq"),)))
+        trips = {peer: partial(round_trips, peer, load) for peer in PEERS}
+        faster = (Target(1.0, "face-pyzmq"), Target(1.0, "face-pyzmq", P99))
+        cases.append(Case(f"REQ to REP over tcp, {text}", "face", trips, (P50, P99), faster))
+    return cases
+
+
+SCENARIOS = (
+    Scenario(
+        "face",
+        "omq.zmq next to pyzmq: send and recv, three parts, a Poller of 100 sockets, round trips; 16 and 128 B",
+        (*PEERS, PYOMQ),
+        _cases,
+    ),
+)
