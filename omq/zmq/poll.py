@@ -9,6 +9,7 @@ import omq
 from omq import errors
 from omq._core.calls.readable_event import ReadableEvent
 from omq._core.calls.zmq_calls import SocketCalls
+from omq._core.calls.zmq_poll import PollGroup
 from omq.types import POLL_IN, POLL_OUT
 from omq.unpatched import select as _select
 from omq.unpatched import time
@@ -31,6 +32,8 @@ class Poller:
     def __init__(self) -> None:
         self.sockets = []
         self._map = {}
+        self._grouped: list[tuple[Any, int]] = []
+        self._group: PollGroup | None = None
 
     def __contains__(self, socket: Any) -> bool:
         return socket in self._map
@@ -77,7 +80,34 @@ class Poller:
         """
         if timeout is None or timeout < 0:
             timeout = -1
-        return zmq_poll(self.sockets, timeout=int(timeout))
+        if self._grouped != self.sockets:
+            self._regroup()
+        if self._group is None:
+            return zmq_poll(self.sockets, timeout=int(timeout))
+        try:
+            return self._group.poll(int(timeout))
+        except errors.OmqError as error:
+            raise translate(error, self._handle_in_trouble()) from None
+
+    def _regroup(self) -> None:
+        """Prepares the wait for several sockets; other waits are prepared each time."""
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+        self._grouped = list(self.sockets)
+        if len(self.sockets) > 1 and all(isinstance(one, SocketCalls) for one, _ in self.sockets):
+            for socket, _ in self.sockets:
+                socket._check()
+            self._group = PollGroup([(one, one._handle, int(events)) for one, events in self.sockets])
+
+    def _handle_in_trouble(self) -> Any:
+        """Returns the handle of a socket that is closed."""
+        handles = [one._handle for one, _ in self.sockets]
+        return next((one for one in handles if one.closed or one.context.terminating), handles[0])
+
+    def __del__(self) -> None:
+        if getattr(self, "_group", None) is not None:
+            self._group.close()  # type: ignore[union-attr]
 
 
 def zmq_poll(sockets: list[tuple[Any, int]], timeout: int = -1) -> list[tuple[Any, int]]:
