@@ -1,4 +1,4 @@
-"""What all faces of one context share: its omq context, its open sockets and its options."""
+"""The state that all faces of one context share: its omq context, its open sockets and its options."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _IPC_ONLY: Final = frozenset({"accept_uids", "accept_gids", "accept_pids"})
 
 
 @dataclass(eq=False)
-class SocketState:
+class OptionState:
     """The values of a socket's options, next to those that its omq socket has.
 
     Attributes:
@@ -165,16 +165,16 @@ def _checked(kind: SocketType, name: str, value: Any) -> None:
         raise error_of(Errno.EINVAL) from None
 
 
-Get = Callable[[SocketState], Any]
-Set = Callable[[SocketState, Any], None]
+Get = Callable[[OptionState], Any]
+Set = Callable[[OptionState, Any], None]
 
 
-def _refuse(state: SocketState, value: Any = None) -> Any:
+def _refuse(state: OptionState, value: Any = None) -> Any:
     raise error_of(Errno.EINVAL)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OptionRow:
     """One option.
 
     Attributes:
@@ -221,7 +221,7 @@ def _option(
     *,
     types: Iterable[SocketType] | None = None,
     reads: bool = True,
-) -> Row:
+) -> OptionRow:
     """Returns the row of an option whose value is kept.
 
     Args:
@@ -234,7 +234,7 @@ def _option(
     """
     fitting = None if types is None else frozenset(types)
 
-    def set_(state: SocketState, value: Any) -> None:
+    def set_(state: OptionState, value: Any) -> None:
         if fitting is not None and state.kind not in fitting:
             raise error_of(Errno.EINVAL)
         value = check(value)
@@ -242,7 +242,7 @@ def _option(
             state.change(**apply(value))
         state.values[number] = value
 
-    return Row(_kept(number, default) if reads else _refuse, set_)
+    return OptionRow(_kept(number, default) if reads else _refuse, set_)
 
 
 def _milliseconds(value: int) -> float | None:
@@ -253,7 +253,7 @@ def _positive_ms(value: int) -> float | None:
     return None if value <= 0 else value / 1000
 
 
-def _reconnect(state: SocketState) -> None:
+def _reconnect(state: OptionState) -> None:
     first, most = state.values.get(Opt.RECONNECT_IVL, 100), state.values.get(Opt.RECONNECT_IVL_MAX, 0)
     if first < 0:
         state.change(reconnect_interval=None)
@@ -263,32 +263,32 @@ def _reconnect(state: SocketState) -> None:
 
 
 def _set_reconnect(number: int, check: Callable[[Any], int]) -> Set:
-    def set_(state: SocketState, value: Any) -> None:
+    def set_(state: OptionState, value: Any) -> None:
         state.values[number] = check(value)
         _reconnect(state)
 
     return set_
 
 
-def _linger_default(state: SocketState) -> int:
+def _linger_default(state: OptionState) -> int:
     return int(state.values.get(Opt.LINGER, 0 if state.kind in _NO_LINGER else -1))
 
 
-def _subscribe(state: SocketState, prefix: bytes) -> None:
+def _subscribe(state: OptionState, prefix: bytes) -> None:
     manual = state.kind is _T.XPUB and state.values.get(Opt.XPUB_MANUAL)
     if state.kind is not _T.SUB and not manual:
         raise error_of(Errno.EINVAL)
     state.handle.omq.subscribe(prefix)
 
 
-def _unsubscribe(state: SocketState, prefix: bytes) -> None:
+def _unsubscribe(state: OptionState, prefix: bytes) -> None:
     manual = state.kind is _T.XPUB and state.values.get(Opt.XPUB_MANUAL)
     if state.kind is not _T.SUB and not manual:
         raise error_of(Errno.EINVAL)
     state.handle.omq.unsubscribe(prefix)
 
 
-def _identity(state: SocketState, value: bytes) -> None:
+def _identity(state: OptionState, value: bytes) -> None:
     if not 1 <= len(value) <= 255:
         raise error_of(Errno.EINVAL)
     if state.kind is not _T.STREAM:
@@ -301,20 +301,20 @@ def _identity(state: SocketState, value: bytes) -> None:
     state.values[Opt.ROUTING_ID] = value
 
 
-def _fd(state: SocketState) -> int:
+def _fd(state: OptionState) -> int:
     if state.descriptor is None:
         state.descriptor = EventDescriptor(state.handle)
     return state.descriptor.fileno()
 
 
-def _events(state: SocketState) -> int:
+def _events(state: OptionState) -> int:
     if state.descriptor is not None:
         state.descriptor.reset()
     return state.handle.ready(PollEvent.POLLIN | PollEvent.POLLOUT)
 
 
 def _set_mechanism(mechanism: SecurityMechanism, number: int, check: Callable[[Any], Any]) -> Set:
-    def set_(state: SocketState, value: Any) -> None:
+    def set_(state: OptionState, value: Any) -> None:
         state.values[number] = check(value)
         state.mechanism, state.as_server = mechanism, False
 
@@ -322,7 +322,7 @@ def _set_mechanism(mechanism: SecurityMechanism, number: int, check: Callable[[A
 
 
 def _set_server(mechanism: SecurityMechanism, number: int) -> Set:
-    def set_(state: SocketState, value: Any) -> None:
+    def set_(state: OptionState, value: Any) -> None:
         state.values[number] = _number(0, 1)(value)
         state.as_server = bool(value)
         state.mechanism = mechanism if value else SecurityMechanism.NULL
@@ -335,7 +335,7 @@ def _is_server(mechanism: SecurityMechanism) -> Get:
 
 
 def _set_key(number: int) -> Set:
-    def set_(state: SocketState, value: Any) -> None:
+    def set_(state: OptionState, value: Any) -> None:
         if len(value) == 41 and value.endswith(b"\0"):
             value = value[:-1]
         if len(value) not in (32, 40):
@@ -353,23 +353,23 @@ def _set_key(number: int) -> Set:
     return set_
 
 
-def _set_immediate(state: SocketState, value: Any) -> None:
+def _set_immediate(state: OptionState, value: Any) -> None:
     state.values[Opt.IMMEDIATE] = _BOOL(value)
     if state.dials:
         with contextlib.suppress(errors.StateError):
             state.handle.omq.set_options(immediate=bool(value))
 
 
-def _set_ipv6(state: SocketState, value: Any) -> None:
+def _set_ipv6(state: OptionState, value: Any) -> None:
     state.values[Opt.IPV6] = _number(0, 1)(value)
     state.change(ipv6=bool(value))
 
 
-def _set_ipv4only(state: SocketState, value: Any) -> None:
+def _set_ipv4only(state: OptionState, value: Any) -> None:
     _set_ipv6(state, 1 - _number(0, 1)(value))
 
 
-def _set_accept_filter(state: SocketState, value: bytes) -> None:
+def _set_accept_filter(state: OptionState, value: bytes) -> None:
     known = state.values.setdefault(Opt.TCP_ACCEPT_FILTER, [])
     if not value:
         known.clear()
@@ -383,7 +383,7 @@ def _set_accept_filter(state: SocketState, value: bytes) -> None:
 
 
 def _set_ipc_filter(number: int, name: str) -> Set:
-    def set_(state: SocketState, value: Any) -> None:
+    def set_(state: OptionState, value: Any) -> None:
         known = state.values.setdefault(number, [])
         state.change(**{name: [*known, value]})
         known.append(value)
@@ -420,7 +420,7 @@ def _decoded(value: bytes) -> str | None:
         raise error_of(Errno.EINVAL) from None
 
 
-def _metadata(state: SocketState, value: bytes) -> None:
+def _metadata(state: OptionState, value: bytes) -> None:
     name, separator, content = value.rstrip(b"\0").partition(b":")
     if not separator or not name.startswith(b"X-"):
         raise error_of(Errno.EINVAL)
@@ -433,22 +433,22 @@ _BOOL: Final = _number(0, 1)
 _COUNT: Final = _number(0)
 _SIGNED: Final = _number(-1)
 
-_ROWS: Final[dict[int, Row]] = {
+_ROWS: Final[dict[int, OptionRow]] = {
     Opt.AFFINITY: _option(Opt.AFFINITY, 0, _any),
-    Opt.ROUTING_ID: Row(_kept(Opt.ROUTING_ID, b""), _identity),
-    Opt.SUBSCRIBE: Row(set=_subscribe),
-    Opt.UNSUBSCRIBE: Row(set=_unsubscribe),
+    Opt.ROUTING_ID: OptionRow(_kept(Opt.ROUTING_ID, b""), _identity),
+    Opt.SUBSCRIBE: OptionRow(set=_subscribe),
+    Opt.UNSUBSCRIBE: OptionRow(set=_unsubscribe),
     Opt.RATE: _option(Opt.RATE, 100, _number(1)),
     Opt.RECOVERY_IVL: _option(Opt.RECOVERY_IVL, 10000, _COUNT),
     Opt.SNDBUF: _option(Opt.SNDBUF, -1, _SIGNED, _buffer("send_buffer")),
     Opt.RCVBUF: _option(Opt.RCVBUF, -1, _SIGNED, _buffer("recv_buffer")),
-    Opt.RCVMORE: Row(lambda state: int(state.handle.has_more)),
-    Opt.FD: Row(_fd),
-    Opt.EVENTS: Row(_events),
-    Opt.TYPE: Row(lambda state: int(constants.SocketType[state.kind.value])),
-    Opt.LINGER: Row(_linger_default, _option(Opt.LINGER, -1, _SIGNED, _as("linger", _milliseconds)).set),
-    Opt.RECONNECT_IVL: Row(_kept(Opt.RECONNECT_IVL, 100), _set_reconnect(Opt.RECONNECT_IVL, _SIGNED)),
-    Opt.RECONNECT_IVL_MAX: Row(_kept(Opt.RECONNECT_IVL_MAX, 0), _set_reconnect(Opt.RECONNECT_IVL_MAX, _COUNT)),
+    Opt.RCVMORE: OptionRow(lambda state: int(state.handle.has_more)),
+    Opt.FD: OptionRow(_fd),
+    Opt.EVENTS: OptionRow(_events),
+    Opt.TYPE: OptionRow(lambda state: int(constants.SocketType[state.kind.value])),
+    Opt.LINGER: OptionRow(_linger_default, _option(Opt.LINGER, -1, _SIGNED, _as("linger", _milliseconds)).set),
+    Opt.RECONNECT_IVL: OptionRow(_kept(Opt.RECONNECT_IVL, 100), _set_reconnect(Opt.RECONNECT_IVL, _SIGNED)),
+    Opt.RECONNECT_IVL_MAX: OptionRow(_kept(Opt.RECONNECT_IVL_MAX, 0), _set_reconnect(Opt.RECONNECT_IVL_MAX, _COUNT)),
     Opt.BACKLOG: _option(Opt.BACKLOG, 100, _COUNT, _as("backlog", lambda value: max(value, 1))),
     Opt.MAXMSGSIZE: _option(
         Opt.MAXMSGSIZE, -1, _any, _as("max_message_size", lambda value: None if value < 0 else value)
@@ -458,7 +458,7 @@ _ROWS: Final[dict[int, Row]] = {
     Opt.MULTICAST_HOPS: _option(Opt.MULTICAST_HOPS, 1, _number(1)),
     Opt.RCVTIMEO: _option(Opt.RCVTIMEO, -1, _SIGNED, _as("recv_timeout", _milliseconds)),
     Opt.SNDTIMEO: _option(Opt.SNDTIMEO, -1, _SIGNED, _as("send_timeout", _milliseconds)),
-    Opt.LAST_ENDPOINT: Row(lambda state: state.last_endpoint.encode()),
+    Opt.LAST_ENDPOINT: OptionRow(lambda state: state.last_endpoint.encode()),
     Opt.ROUTER_MANDATORY: _option(
         Opt.ROUTER_MANDATORY, 0, _COUNT, _flag("router_mandatory"), types={_T.ROUTER}, reads=False
     ),
@@ -472,22 +472,26 @@ _ROWS: Final[dict[int, Row]] = {
     Opt.TCP_KEEPALIVE_INTVL: _option(
         Opt.TCP_KEEPALIVE_INTVL, -1, _SIGNED, _as("tcp_keepalive_interval", lambda value: min(value, 32767) or -1)
     ),
-    Opt.IMMEDIATE: Row(_kept(Opt.IMMEDIATE, 0), _set_immediate),
+    Opt.IMMEDIATE: OptionRow(_kept(Opt.IMMEDIATE, 0), _set_immediate),
     Opt.XPUB_VERBOSE: _option(Opt.XPUB_VERBOSE, 0, _COUNT, _flag("xpub_verbose"), types={_T.XPUB}, reads=False),
-    Opt.IPV6: Row(_kept(Opt.IPV6, 0), _set_ipv6),
-    Opt.IPV4ONLY: Row(lambda state: 1 - state.values.get(Opt.IPV6, 0), _set_ipv4only),
-    Opt.MECHANISM: Row(lambda state: int(state.mechanism)),
-    Opt.PLAIN_SERVER: Row(_is_server(SecurityMechanism.PLAIN), _set_server(SecurityMechanism.PLAIN, Opt.PLAIN_SERVER)),
-    Opt.PLAIN_USERNAME: Row(
+    Opt.IPV6: OptionRow(_kept(Opt.IPV6, 0), _set_ipv6),
+    Opt.IPV4ONLY: OptionRow(lambda state: 1 - state.values.get(Opt.IPV6, 0), _set_ipv4only),
+    Opt.MECHANISM: OptionRow(lambda state: int(state.mechanism)),
+    Opt.PLAIN_SERVER: OptionRow(
+        _is_server(SecurityMechanism.PLAIN), _set_server(SecurityMechanism.PLAIN, Opt.PLAIN_SERVER)
+    ),
+    Opt.PLAIN_USERNAME: OptionRow(
         _kept(Opt.PLAIN_USERNAME, b""), _set_mechanism(SecurityMechanism.PLAIN, Opt.PLAIN_USERNAME, _text(1, 255))
     ),
-    Opt.PLAIN_PASSWORD: Row(
+    Opt.PLAIN_PASSWORD: OptionRow(
         _kept(Opt.PLAIN_PASSWORD, b""), _set_mechanism(SecurityMechanism.PLAIN, Opt.PLAIN_PASSWORD, _text(1, 255))
     ),
-    Opt.CURVE_SERVER: Row(_is_server(SecurityMechanism.CURVE), _set_server(SecurityMechanism.CURVE, Opt.CURVE_SERVER)),
-    Opt.CURVE_PUBLICKEY: Row(set=_set_key(Opt.CURVE_PUBLICKEY)),
-    Opt.CURVE_SECRETKEY: Row(set=_set_key(Opt.CURVE_SECRETKEY)),
-    Opt.CURVE_SERVERKEY: Row(set=_set_key(Opt.CURVE_SERVERKEY)),
+    Opt.CURVE_SERVER: OptionRow(
+        _is_server(SecurityMechanism.CURVE), _set_server(SecurityMechanism.CURVE, Opt.CURVE_SERVER)
+    ),
+    Opt.CURVE_PUBLICKEY: OptionRow(set=_set_key(Opt.CURVE_PUBLICKEY)),
+    Opt.CURVE_SECRETKEY: OptionRow(set=_set_key(Opt.CURVE_SECRETKEY)),
+    Opt.CURVE_SERVERKEY: OptionRow(set=_set_key(Opt.CURVE_SERVERKEY)),
     Opt.PROBE_ROUTER: _option(
         *(Opt.PROBE_ROUTER, 0, _COUNT, _flag("probe_router")), types={_T.REQ, _T.DEALER, _T.ROUTER}, reads=False
     ),
@@ -522,17 +526,17 @@ _ROWS: Final[dict[int, Row]] = {
     Opt.XPUB_VERBOSER: _option(Opt.XPUB_VERBOSER, 0, _COUNT, _flag("xpub_verboser"), types={_T.XPUB}, reads=False),
     Opt.CONNECT_TIMEOUT: _option(Opt.CONNECT_TIMEOUT, 0, _COUNT, _as("connect_timeout", _positive_ms)),
     Opt.TCP_MAXRT: _option(Opt.TCP_MAXRT, 0, _COUNT, _as("tcp_user_timeout", _positive_ms)),
-    Opt.THREAD_SAFE: Row(lambda state: int(state.kind in _THREAD_SAFE)),
+    Opt.THREAD_SAFE: OptionRow(lambda state: int(state.kind in _THREAD_SAFE)),
     Opt.MULTICAST_MAXTPDU: _option(Opt.MULTICAST_MAXTPDU, 1500, _number(1)),
     Opt.MULTICAST_LOOP: _option(Opt.MULTICAST_LOOP, 1, _any),
     Opt.USE_FD: _option(Opt.USE_FD, -1, _SIGNED, _as("use_fd", lambda value: None if value < 0 else value)),
     Opt.BINDTODEVICE: _option(Opt.BINDTODEVICE, b"", _text(1, 15), _as("bind_device", _decoded)),
-    Opt.TCP_ACCEPT_FILTER: Row(set=_set_accept_filter),
-    Opt.IPC_FILTER_PID: Row(set=_set_ipc_filter(Opt.IPC_FILTER_PID, "accept_pids")),
-    Opt.IPC_FILTER_UID: Row(set=_set_ipc_filter(Opt.IPC_FILTER_UID, "accept_uids")),
-    Opt.IPC_FILTER_GID: Row(set=_set_ipc_filter(Opt.IPC_FILTER_GID, "accept_gids")),
+    Opt.TCP_ACCEPT_FILTER: OptionRow(set=_set_accept_filter),
+    Opt.IPC_FILTER_PID: OptionRow(set=_set_ipc_filter(Opt.IPC_FILTER_PID, "accept_pids")),
+    Opt.IPC_FILTER_UID: OptionRow(set=_set_ipc_filter(Opt.IPC_FILTER_UID, "accept_uids")),
+    Opt.IPC_FILTER_GID: OptionRow(set=_set_ipc_filter(Opt.IPC_FILTER_GID, "accept_gids")),
     Opt.LOOPBACK_FASTPATH: _option(Opt.LOOPBACK_FASTPATH, 0, _any),
-    Opt.METADATA: Row(set=_metadata),
+    Opt.METADATA: OptionRow(set=_metadata),
     Opt.ROUTER_NOTIFY: _option(Opt.ROUTER_NOTIFY, 0, _number(0, 3), _notify_words, types={_T.ROUTER}),
     Opt.XPUB_MANUAL_LAST_VALUE: _option(
         Opt.XPUB_MANUAL_LAST_VALUE, 0, _COUNT, _flag("xpub_manual_last_value"), types={_T.XPUB}, reads=False
@@ -560,34 +564,34 @@ _ROWS: Final[dict[int, Row]] = {
     Opt.XSUB_VERBOSE_UNSUBSCRIBE: _option(
         *(Opt.XSUB_VERBOSE_UNSUBSCRIBE, 0, _COUNT, _flag("xsub_verbose_unsubscribe")), types={_T.XSUB}, reads=False
     ),
-    Opt.TOPICS_COUNT: Row(lambda state: _topics_count(state)),
+    Opt.TOPICS_COUNT: OptionRow(lambda state: _topics_count(state)),
 }
 
 
-def _topics_count(state: SocketState) -> int:
+def _topics_count(state: OptionState) -> int:
     try:
         return int(state.handle.omq.topics_count)
     except errors.StateError:
         raise error_of(Errno.EINVAL) from None
 
 
-def _conflate(state: SocketState, value: Any) -> None:
+def _conflate(state: OptionState, value: Any) -> None:
     state.values[Opt.CONFLATE] = _BOOL(value)
     if "conflate" in TRAITS[state.kind].options:
         state.change(conflate=bool(value))
 
 
-def _invert(state: SocketState, value: Any) -> None:
+def _invert(state: OptionState, value: Any) -> None:
     state.values[Opt.INVERT_MATCHING] = int(bool(value))
     if "invert_matching" in TRAITS[state.kind].options:
         state.change(invert_matching=bool(value))
 
 
-_ROWS[Opt.CONFLATE] = Row(_kept(Opt.CONFLATE, 0), _conflate)
-_ROWS[Opt.INVERT_MATCHING] = Row(_kept(Opt.INVERT_MATCHING, 0), _invert)
+_ROWS[Opt.CONFLATE] = OptionRow(_kept(Opt.CONFLATE, 0), _conflate)
+_ROWS[Opt.INVERT_MATCHING] = OptionRow(_kept(Opt.INVERT_MATCHING, 0), _invert)
 
 
-def get_option(state: SocketState, number: int) -> Any:
+def get_option(state: OptionState, number: int) -> Any:
     """Returns the value of an option.
 
     Raises:
@@ -602,7 +606,7 @@ def get_option(state: SocketState, number: int) -> Any:
         raise translate(error, state.handle) from None
 
 
-def set_option(state: SocketState, number: int, value: Any) -> None:
+def set_option(state: OptionState, number: int, value: Any) -> None:
     """Sets an option.
 
     Raises:

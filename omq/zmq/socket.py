@@ -23,9 +23,9 @@ from omq.zmq.constants import Errno, Event, PollEvent, SocketOption, SocketType,
 from omq.zmq.context_state import ContextState, socket_at
 from omq.zmq.endpoint_errors import endpoint_error, missing_error
 from omq.zmq.error import ZMQBindError, ZMQError, error_of, translate
-from omq.zmq.frame import Frame, default_copy_threshold
+from omq.zmq.frame import COPY_THRESHOLD, Frame, default_copy_threshold
 from omq.zmq.monitor import SocketMonitor
-from omq.zmq.options import SocketState, get_option, set_option
+from omq.zmq.options import OptionState, get_option, set_option
 from omq.zmq.poll import Poller
 from omq.zmq.tracker import _FINISHED_TRACKER, MessageTracker, Release
 from omq.zmq.utils import jsonapi
@@ -35,8 +35,8 @@ _DONTWAIT = int(constants.DONTWAIT)
 _DEFAULT_PORTS = (49152, 65536)
 #: Types whose messages begin with the receiver.
 _ADDRESSED = frozenset({Kind.ROUTER, Kind.STREAM})
-#: Types of which only the whole message tells whether they may send it.
-_LATE = frozenset({Kind.REQ, Kind.REP, Kind.ROUTER, Kind.STREAM})
+#: Types that may or may not send a message, depending on all its parts.
+_WHOLE_ONLY = frozenset({Kind.REQ, Kind.REP, Kind.ROUTER, Kind.STREAM})
 
 _T = TypeVar("_T")
 _SocketT_co = TypeVar("_SocketT_co", bound="Socket[Any]", covariant=True)
@@ -82,11 +82,12 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
             `zmq.COPY_THRESHOLD`.
     """
 
-    context: Any
-    copy_threshold: int
+    context: Any = None
+    copy_threshold: int = COPY_THRESHOLD
+    type: SocketType
     _closed: bool
     _pid: int
-    _state: SocketState
+    _state: OptionState
     _shadow = False
     _shadow_obj: Any = None
     _monitor_socket: Any = None
@@ -138,12 +139,12 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
             raise error_of(Errno.EINVAL)
         context.check_room()
         try:
-            # Nothing is queued before there is an endpoint to connect to: see `SocketState.before_connect`.
+            # Nothing is queued before there is an endpoint to connect to: see `OptionState.before_connect`.
             socket = made(context.omq, immediate=True)
         except errors.OmqError as error:
             raise translate(error) from None
         self._handle = Handle(socket, context)
-        self._state = self._handle.state = SocketState(self._handle)
+        self._state = self._handle.state = OptionState(self._handle)
         context.add(self._handle)
         if context.get(SocketOption.IPV6):
             set_option(self._state, SocketOption.IPV6, 1)
@@ -363,7 +364,7 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
 
     def fileno(self) -> int:
         """Returns the descriptor of `FD`: readable when `EVENTS` may have changed."""
-        return int(self.FD)
+        return int(self.get(SocketOption.FD))
 
     def subscribe(self, topic: str | bytes) -> None:
         """Subscribes to messages that start with *topic*; SUB."""
@@ -479,7 +480,7 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         handle = self._handle
         if not handle.sends:
             raise error_of(Errno.ENOTSUP)
-        if self._state.kind in _LATE:
+        if self._state.kind in _WHOLE_ONLY:
             return
         timeout = 0 if flags & _DONTWAIT else self.get(SocketOption.SNDTIMEO)
         try:

@@ -16,10 +16,13 @@ PLACES = (TREE / "omq", TREE / "bench", TREE / "docs" / "examples")
 SHARED = {
     "Client": "omq.broker.Client, omq.broker.sexp.Client, and the name of the client in every driver of bench.broker",
     "Consumer": "omq.broker.Consumer and omq.pzq.Consumer",
+    "Context": "omq.Context, and pyzmq's in omq.zmq",
+    "ContextTerminated": "omq.ContextTerminated, and pyzmq's",
     "CurveClient": "omq.CurveClient and its side of the handshake",
     "CurveServer": "omq.CurveServer and its side of the handshake",
     "Delivery": "omq.broker.Delivery and omq.pzq.Delivery",
     "Error": "ERROR of ZMTP and of the S-expressions",
+    "Event": "omq.Event, and pyzmq's numbers of events",
     "Malformed": "omq.goby.Malformed and omq.pzq.Malformed",
     "Message": "omq.Message and the S-expressions' Message",
     "NotLeader": "omq.broker.NotLeader and the error of a replicated store",
@@ -27,6 +30,8 @@ SHARED = {
     "PlainClient": "omq.PlainClient and its side of the handshake",
     "PlainServer": "omq.PlainServer and its side of the handshake",
     "Server": "omq.broker.Server and the SERVER pattern",
+    "Socket": "omq.Socket, and pyzmq's",
+    "SocketType": "omq.SocketType, and pyzmq's numbers",
     "Subscribe": "SUBSCRIBE of ZMTP and of the S-expressions",
     "Subscription": "omq.broker.Subscription, omq.broker.sexp.Subscription and omq.goby.Subscription",
 }

@@ -151,7 +151,15 @@ cdef class Handle:
 cdef class SocketCalls:
     """The base of `omq.zmq.Socket`: the calls that run for every message."""
 
-    def send(self, data, int flags=0, bint copy=True, bint track=False, routing_id=None, group=None):
+    def send(
+        self,
+        data: Any,
+        int flags=0,
+        bint copy=True,
+        bint track=False,
+        routing_id: int | None = None,
+        group: str | None = None,
+    ) -> Any:
         """Sends a part, the last one of its message unless *flags* has `SNDMORE`.
 
         Args:
@@ -178,7 +186,7 @@ cdef class SocketCalls:
             return handle.put(data, flags)
         return self._send_part(data, flags, copy, track, routing_id, group)
 
-    def recv(self, int flags=0, bint copy=True, bint track=False):
+    def recv(self, int flags=0, bint copy=True, bint track=False) -> Any:
         """Takes the next part.
 
         Args:
@@ -201,7 +209,9 @@ cdef class SocketCalls:
             return handle.take_part(flags)
         return self._recv_frame(flags, track)
 
-    def send_multipart(self, msg_parts, int flags=0, bint copy=True, bint track=False, **kwargs):
+    def send_multipart(
+        self, msg_parts: Any, int flags=0, bint copy=True, bint track=False, **kwargs: Any
+    ) -> Any:
         """Sends a whole message.
 
         Args:
@@ -228,7 +238,7 @@ cdef class SocketCalls:
                 return handle.put(msg_parts, flags)
         return self._send_parts(msg_parts, flags, copy, track)
 
-    def recv_multipart(self, int flags=0, bint copy=True, bint track=False):
+    def recv_multipart(self, int flags=0, bint copy=True, bint track=False) -> Any:
         """Takes the next message whole, or the rest of one of which `recv` has taken a part.
 
         Args:
