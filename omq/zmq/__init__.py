@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from omq._core.calls.zmq_calls import configure as _configure
 from omq.zmq import constants as constants
 from omq.zmq import error as error
@@ -49,13 +51,13 @@ from omq.zmq import sugar as sugar  # noqa: E402
 
 
 def get_includes() -> list[str]:
-    """Returns an empty list: there are no headers of libzmq."""
-    return []
+    """Returns the folders in which pyzmq has headers; here they have none."""
+    return [str(Path(__file__).parents[1]), str(Path(__file__).parent / "utils")]
 
 
 def get_library_dirs() -> list[str]:
-    """Returns an empty list: there is no libzmq."""
-    return []
+    """Returns the folder in which pyzmq has libzmq; here it has none."""
+    return [str(Path(__file__).parent)]
 
 
 __all__ = [

@@ -24,10 +24,10 @@ from omq.zmq.monitor import SocketMonitor
 
 _INT_MAX: Final = 2**31 - 1
 _T = SocketType
-_SUBSCRIBING: Final = frozenset({_T.SUB})
 _PUBLISHING: Final = frozenset({_T.PUB, _T.XPUB})
-_ROUTING: Final = frozenset({_T.ROUTER, _T.REP})
 _THREAD_SAFE: Final = frozenset(kind for kind, traits in TRAITS.items() if traits.single_part)
+#: Types that queue messages for any of their peers.
+QUEUEING: Final = frozenset({_T.PUSH, _T.DEALER, _T.REQ, _T.PAIR, _T.CLIENT, _T.SCATTER, _T.CHANNEL})
 #: Types whose LINGER is 0 unless it is set: they have nothing to send.
 _NO_LINGER: Final = frozenset({_T.SUB, _T.XSUB, _T.DISH})
 #: The options of endpoints that each kind of transport uses, where that is not all of them.
@@ -37,6 +37,13 @@ _TCP_ONLY: Final = frozenset(
         *("accept_filter", "socks_proxy", "socks_username", "socks_password", "bind_device", "tos", "priority"),
         *("tcp_keepalive", "tcp_keepalive_count", "tcp_keepalive_idle", "tcp_keepalive_interval"),
         *("tcp_user_timeout", "ipv6"),
+    }
+)
+#: Options of ZMTP, which libzmq accepts on a STREAM, too, without effect.
+_ZMTP_ONLY: Final = frozenset(
+    {
+        *("handshake_timeout", "heartbeat_interval", "heartbeat_timeout", "heartbeat_ttl"),
+        *("max_message_size", "zap_domain", "zap_enforce_domain"),
     }
 )
 _IPC_ONLY: Final = frozenset({"accept_uids", "accept_gids", "accept_pids"})
@@ -81,6 +88,8 @@ class OptionState:
             ZMQError: EINVAL: The value is not valid. EFSM: The option cannot be changed any more.
         """
         for name, value in changes.items():
+            if self.kind is _T.STREAM and name in _ZMTP_ONLY:
+                continue
             if Options.endpoint_calls(name):
                 _checked(self.kind, name, value)
                 self.endpoint[name] = value
@@ -98,7 +107,7 @@ class OptionState:
         A socket of libzmq without a connection has no queue, so it does not accept messages; each `connect` makes one.
         omq has one queue for all peers: a socket that is bound already continues to wait for a peer.
         """
-        if not self.dials:
+        if self.kind in QUEUEING and not self.dials:
             self.dials = True
             if not self.values.get(Opt.IMMEDIATE):
                 with contextlib.suppress(errors.StateError):
@@ -221,6 +230,7 @@ def _option(
     *,
     types: Iterable[SocketType] | None = None,
     reads: bool = True,
+    silent: Iterable[SocketType] = (),
 ) -> OptionRow:
     """Returns the row of an option whose value is kept.
 
@@ -231,14 +241,16 @@ def _option(
         apply: Returns the options of omq for the value; `None` if omq has none.
         types: The types that have it; `None` for all.
         reads: Whether it can be read.
+        silent: Types on which libzmq accepts it without effect.
     """
     fitting = None if types is None else frozenset(types)
 
     def set_(state: OptionState, value: Any) -> None:
-        if fitting is not None and state.kind not in fitting:
+        fits = fitting is None or state.kind in fitting
+        if not fits and state.kind not in silent:
             raise error_of(Errno.EINVAL)
         value = check(value)
-        if apply is not None:
+        if fits and apply is not None:
             state.change(**apply(value))
         state.values[number] = value
 
@@ -372,9 +384,7 @@ def _set_ipv4only(state: OptionState, value: Any) -> None:
 def _set_accept_filter(state: OptionState, value: bytes) -> None:
     known = state.values.setdefault(Opt.TCP_ACCEPT_FILTER, [])
     if not value:
-        known.clear()
-        state.endpoint.pop("accept_filter", None)
-        return
+        raise error_of(Errno.EINVAL)
     try:
         state.change(accept_filter=[*known, value.decode()])
     except UnicodeDecodeError:
@@ -460,7 +470,7 @@ _ROWS: Final[dict[int, OptionRow]] = {
     Opt.SNDTIMEO: _option(Opt.SNDTIMEO, -1, _SIGNED, _as("send_timeout", _milliseconds)),
     Opt.LAST_ENDPOINT: OptionRow(lambda state: state.last_endpoint.encode()),
     Opt.ROUTER_MANDATORY: _option(
-        Opt.ROUTER_MANDATORY, 0, _COUNT, _flag("router_mandatory"), types={_T.ROUTER}, reads=False
+        Opt.ROUTER_MANDATORY, 0, _COUNT, _flag("router_mandatory"), types={_T.ROUTER}, reads=False, silent={_T.REP}
     ),
     Opt.TCP_KEEPALIVE: _option(Opt.TCP_KEEPALIVE, -1, _number(-1, 1), _as("tcp_keepalive")),
     Opt.TCP_KEEPALIVE_CNT: _option(
@@ -473,7 +483,9 @@ _ROWS: Final[dict[int, OptionRow]] = {
         Opt.TCP_KEEPALIVE_INTVL, -1, _SIGNED, _as("tcp_keepalive_interval", lambda value: min(value, 32767) or -1)
     ),
     Opt.IMMEDIATE: OptionRow(_kept(Opt.IMMEDIATE, 0), _set_immediate),
-    Opt.XPUB_VERBOSE: _option(Opt.XPUB_VERBOSE, 0, _COUNT, _flag("xpub_verbose"), types={_T.XPUB}, reads=False),
+    Opt.XPUB_VERBOSE: _option(
+        Opt.XPUB_VERBOSE, 0, _COUNT, _flag("xpub_verbose"), types={_T.XPUB}, reads=False, silent={_T.PUB}
+    ),
     Opt.IPV6: OptionRow(_kept(Opt.IPV6, 0), _set_ipv6),
     Opt.IPV4ONLY: OptionRow(lambda state: 1 - state.values.get(Opt.IPV6, 0), _set_ipv4only),
     Opt.MECHANISM: OptionRow(lambda state: int(state.mechanism)),
@@ -493,29 +505,38 @@ _ROWS: Final[dict[int, OptionRow]] = {
     Opt.CURVE_SECRETKEY: OptionRow(set=_set_key(Opt.CURVE_SECRETKEY)),
     Opt.CURVE_SERVERKEY: OptionRow(set=_set_key(Opt.CURVE_SERVERKEY)),
     Opt.PROBE_ROUTER: _option(
-        *(Opt.PROBE_ROUTER, 0, _COUNT, _flag("probe_router")), types={_T.REQ, _T.DEALER, _T.ROUTER}, reads=False
+        *(Opt.PROBE_ROUTER, 0, _COUNT, _flag("probe_router")),
+        types={_T.REQ, _T.DEALER, _T.ROUTER},
+        reads=False,
+        silent={_T.REP},
     ),
     Opt.REQ_CORRELATE: _option(Opt.REQ_CORRELATE, 0, _COUNT, _flag("req_correlate"), types={_T.REQ}, reads=False),
     Opt.REQ_RELAXED: _option(Opt.REQ_RELAXED, 0, _COUNT, _flag("req_relaxed"), types={_T.REQ}, reads=False),
     Opt.ZAP_DOMAIN: _option(Opt.ZAP_DOMAIN, b"", _text(1, 255), _as("zap_domain", lambda value: value.decode("ascii"))),
     Opt.ZAP_ENFORCE_DOMAIN: _option(Opt.ZAP_ENFORCE_DOMAIN, 0, _any, _flag("zap_enforce_domain")),
     Opt.ROUTER_HANDOVER: _option(
-        Opt.ROUTER_HANDOVER, 0, _COUNT, _flag("router_handover"), types={_T.ROUTER}, reads=False
+        Opt.ROUTER_HANDOVER, 0, _COUNT, _flag("router_handover"), types={_T.ROUTER}, reads=False, silent={_T.REP}
     ),
     Opt.TOS: _option(Opt.TOS, 0, _COUNT, _as("tos", lambda value: value & 255)),
     Opt.CONNECT_ROUTING_ID: _option(
-        *(Opt.CONNECT_ROUTING_ID, b"", _text(1, 255), _as("peer_identity")), types={_T.ROUTER, _T.STREAM}, reads=False
+        *(Opt.CONNECT_ROUTING_ID, b"", _text(1, 255), _as("peer_identity")),
+        types={_T.ROUTER, _T.STREAM},
+        reads=False,
+        silent={_T.REP},
     ),
     Opt.HANDSHAKE_IVL: _option(Opt.HANDSHAKE_IVL, 30000, _COUNT, _as("handshake_timeout", _positive_ms)),
     Opt.SOCKS_PROXY: _option(Opt.SOCKS_PROXY, b"", _text(1, 255), _as("socks_proxy", _decoded)),
     Opt.SOCKS_USERNAME: _option(Opt.SOCKS_USERNAME, b"", _text(0, 255), _as("socks_username", _decoded)),
     Opt.SOCKS_PASSWORD: _option(Opt.SOCKS_PASSWORD, b"", _text(0, 255), _as("socks_password", _decoded)),
     Opt.XPUB_NODROP: _option(Opt.XPUB_NODROP, 0, _COUNT, _flag("xpub_nodrop"), types=_PUBLISHING, reads=False),
-    Opt.XPUB_MANUAL: _option(Opt.XPUB_MANUAL, 0, _COUNT, _flag("xpub_manual"), types={_T.XPUB}, reads=False),
+    Opt.XPUB_MANUAL: _option(
+        Opt.XPUB_MANUAL, 0, _COUNT, _flag("xpub_manual"), types={_T.XPUB}, reads=False, silent={_T.PUB}
+    ),
     Opt.XPUB_WELCOME_MSG: _option(
         *(Opt.XPUB_WELCOME_MSG, b"", _any, _as("xpub_welcome_message", lambda value: value or None)),
         types={_T.XPUB},
         reads=False,
+        silent={_T.PUB},
     ),
     Opt.STREAM_NOTIFY: _option(Opt.STREAM_NOTIFY, 1, _BOOL, _flag("stream_notify"), types={_T.STREAM}, reads=False),
     Opt.HEARTBEAT_IVL: _option(Opt.HEARTBEAT_IVL, 0, _COUNT, _as("heartbeat_interval", _positive_ms)),
@@ -523,7 +544,9 @@ _ROWS: Final[dict[int, OptionRow]] = {
         Opt.HEARTBEAT_TTL, 0, _number(0, 6553599), _as("heartbeat_ttl", lambda value: value // 100 / 10)
     ),
     Opt.HEARTBEAT_TIMEOUT: _option(Opt.HEARTBEAT_TIMEOUT, -1, _COUNT, _as("heartbeat_timeout", _positive_ms)),
-    Opt.XPUB_VERBOSER: _option(Opt.XPUB_VERBOSER, 0, _COUNT, _flag("xpub_verboser"), types={_T.XPUB}, reads=False),
+    Opt.XPUB_VERBOSER: _option(
+        Opt.XPUB_VERBOSER, 0, _COUNT, _flag("xpub_verboser"), types={_T.XPUB}, reads=False, silent={_T.PUB}
+    ),
     Opt.CONNECT_TIMEOUT: _option(Opt.CONNECT_TIMEOUT, 0, _COUNT, _as("connect_timeout", _positive_ms)),
     Opt.TCP_MAXRT: _option(Opt.TCP_MAXRT, 0, _COUNT, _as("tcp_user_timeout", _positive_ms)),
     Opt.THREAD_SAFE: OptionRow(lambda state: int(state.kind in _THREAD_SAFE)),
@@ -539,12 +562,24 @@ _ROWS: Final[dict[int, OptionRow]] = {
     Opt.METADATA: OptionRow(set=_metadata),
     Opt.ROUTER_NOTIFY: _option(Opt.ROUTER_NOTIFY, 0, _number(0, 3), _notify_words, types={_T.ROUTER}),
     Opt.XPUB_MANUAL_LAST_VALUE: _option(
-        Opt.XPUB_MANUAL_LAST_VALUE, 0, _COUNT, _flag("xpub_manual_last_value"), types={_T.XPUB}, reads=False
+        Opt.XPUB_MANUAL_LAST_VALUE,
+        0,
+        _COUNT,
+        _flag("xpub_manual_last_value"),
+        types={_T.XPUB},
+        reads=False,
+        silent={_T.PUB},
     ),
     Opt.ONLY_FIRST_SUBSCRIBE: _option(
-        Opt.ONLY_FIRST_SUBSCRIBE, 0, _COUNT, _flag("only_first_subscribe"), types={_T.XPUB, _T.XSUB}, reads=False
+        Opt.ONLY_FIRST_SUBSCRIBE,
+        0,
+        _COUNT,
+        _flag("only_first_subscribe"),
+        types={_T.XPUB, _T.XSUB},
+        reads=False,
+        silent={_T.PUB},
     ),
-    Opt.RECONNECT_STOP: _option(Opt.RECONNECT_STOP, 0, _number(0, 7), _stop_words),
+    Opt.RECONNECT_STOP: _option(Opt.RECONNECT_STOP, 0, _any, _stop_words),
     Opt.HELLO_MSG: _option(
         *(Opt.HELLO_MSG, b"", _any, _as("hello_message", lambda value: value or None)),
         types={_T.DEALER, _T.ROUTER, _T.CLIENT, _T.SERVER, _T.PEER},

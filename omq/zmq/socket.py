@@ -25,7 +25,7 @@ from omq.zmq.endpoint_errors import endpoint_error, missing_error
 from omq.zmq.error import ZMQBindError, ZMQError, error_of, translate
 from omq.zmq.frame import COPY_THRESHOLD, Frame, default_copy_threshold
 from omq.zmq.monitor import SocketMonitor
-from omq.zmq.options import OptionState, get_option, set_option
+from omq.zmq.options import QUEUEING, OptionState, get_option, set_option
 from omq.zmq.poll import Poller
 from omq.zmq.tracker import _FINISHED_TRACKER, MessageTracker, Release
 from omq.zmq.utils import jsonapi
@@ -140,7 +140,7 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         context.check_room()
         try:
             # Nothing is queued before there is an endpoint to connect to: see `OptionState.before_connect`.
-            socket = made(context.omq, immediate=True)
+            socket = made(context.omq, immediate=made.socket_type in QUEUEING)
         except errors.OmqError as error:
             raise translate(error) from None
         self._handle = Handle(socket, context)

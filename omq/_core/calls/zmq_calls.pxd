@@ -12,6 +12,7 @@ cdef class Handle:
     cdef readonly object context     # the state of its context
     cdef public object state         # its options
     cdef bint _plain                 # `send` of the omq socket needs no keyword
+    cdef bint _always                # libzmq reports POLLOUT for the type at all times: messages without a peer are dropped
     cdef bint _single                # and a message of one part is complete
     cdef object _sender              # the session that `_rest` came from
     cdef object _group

@@ -45,6 +45,7 @@ cdef class Handle:
         self._core = core
         self.context = context
         self._plain = TRAITS[core.socket_type].route is None
+        self._always = not self._plain or core.socket_type is SocketType.STREAM
         self._single = self._plain and core.socket_type not in (SocketType.ROUTER, SocketType.STREAM)
 
     @property
@@ -72,8 +73,9 @@ cdef class Handle:
         cdef int ready = 0
         if events & 1 and self._core.recv_queue is not None and (self._rest is not None or self._poll(READY_IN)):
             ready |= 1
-        if events & 2 and self._core.send_queue is not None and (self.begun is not None or self._poll(READY_OUT)):
-            ready |= 2
+        if events & 2 and self._core.send_queue is not None:
+            if self._always or self.begun is not None or self._poll(READY_OUT):
+                ready |= 2
         return ready
 
     def _poll(self, int events):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 
 class FaceLoader(Loader):
@@ -29,6 +30,11 @@ class FaceLoader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         pass
 
+    def get_code(self, fullname: str) -> Any:
+        """Returns the code of a module that is run as a program."""
+        real = importlib.util.find_spec(f"omq.{fullname}")
+        return None if real is None else real.loader.get_code(real.name)  # type: ignore[union-attr]
+
 
 class FaceFinder(MetaPathFinder):
     """Finds `zmq` and its modules in `omq.zmq`."""
@@ -39,8 +45,6 @@ class FaceFinder(MetaPathFinder):
         if fullname.partition(".")[0] != "zmq":
             return None
         real = importlib.util.find_spec(f"omq.{fullname}")
-        if real is not None and fullname == "zmq.curve_keygen":
-            return real  # run as a program
         return ModuleSpec(
             fullname, FaceLoader(), is_package=real is not None and real.submodule_search_locations is not None
         )
