@@ -1,0 +1,84 @@
+"""Contexts of `omq.zmq`: their end, shadows, options, and forked children."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import pytest
+
+import omq.zmq as zmq
+
+
+def test_term_waits_for_sockets_and_interrupts_calls() -> None:
+    context: zmq.Context[Any] = zmq.Context()
+    socket = context.socket(zmq.PULL)
+    socket.bind("tcp://127.0.0.1:*")
+    waits, seen = threading.Event(), list[Any]()
+
+    def receive() -> None:
+        waits.set()
+        try:
+            socket.recv()
+        except zmq.ContextTerminated as error:
+            seen.append(error.errno)
+        try:
+            socket.recv()
+        except zmq.ContextTerminated as error:
+            seen.append(error.errno)
+        seen.append(socket.closed)
+        socket.close()
+
+    receiver = threading.Thread(target=receive)
+    receiver.start()
+    assert waits.wait(10)
+    context.term()
+    receiver.join(10)
+    assert seen == [zmq.ETERM, zmq.ETERM, False]
+    assert context.closed
+
+
+def test_options_are_inherited(context: zmq.Context[Any]) -> None:
+    context.linger = 7
+    context.subscribe = b"x"
+    assert context.socket(zmq.PUSH).linger == 7
+    del context.linger
+    assert context.socket(zmq.PUSH).linger == -1
+
+
+def test_the_number_of_sockets_is_limited(context: zmq.Context[Any]) -> None:
+    context.max_sockets = 1
+    first = context.socket(zmq.PUSH)
+    with pytest.raises(zmq.ZMQError):
+        context.socket(zmq.PUSH)
+    first.close()
+    context.socket(zmq.PUSH)
+
+
+def test_a_shadow_of_a_terminated_context_makes_no_sockets() -> None:
+    context: zmq.Context[Any] = zmq.Context()
+    shadow: zmq.Context[Any] = zmq.Context.shadow(context)
+    context.term()
+    with pytest.raises(zmq.ZMQError) as caught:
+        shadow.socket(zmq.PUB)
+    assert caught.value.errno == zmq.EFAULT
+
+
+def test_a_child_has_its_own_instance() -> None:
+    parent: zmq.Context[Any] = zmq.Context.instance()
+    socket = parent.socket(zmq.PULL)
+    socket.bind("tcp://127.0.0.1:*")
+    pid = os.fork()
+    if pid == 0:
+        ok = zmq.Context.instance() is not parent
+        try:
+            socket.recv(zmq.DONTWAIT)
+            ok = False
+        except zmq.ZMQError:
+            pass
+        socket.close()
+        os._exit(0 if ok else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    socket.close()
+    parent.term()

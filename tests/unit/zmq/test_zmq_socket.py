@@ -1,0 +1,227 @@
+"""Messages of `omq.zmq`: parts, flags, frames, trackers, errors."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import omq.zmq as zmq
+
+PairOf = Callable[[int, int], tuple[Any, Any]]
+
+
+def errno_of(call: Callable[[], Any]) -> int | None:
+    with pytest.raises(zmq.ZMQError) as caught:
+        call()
+    return caught.value.errno
+
+
+def test_parts_are_received_one_by_one(pair_of: PairOf) -> None:
+    pull, push = pair_of(zmq.PULL, zmq.PUSH)
+    push.send(b"a", zmq.SNDMORE)
+    push.send(b"b", zmq.SNDMORE)
+    push.send(b"c")
+    push.send(b"d")
+    assert [(pull.recv(), pull.rcvmore) for _ in range(4)] == [(b"a", 1), (b"b", 1), (b"c", 0), (b"d", 0)]
+
+
+def test_the_rest_of_a_message_is_received_whole(pair_of: PairOf) -> None:
+    pull, push = pair_of(zmq.PULL, zmq.PUSH)
+    push.send_multipart([b"a", bytearray(b"b"), zmq.Frame(b"c")])
+    push.send(b"d")
+    assert pull.recv() == b"a"
+    assert pull.recv_multipart() == [b"b", b"c"]
+    assert pull.recv_multipart() == [b"d"]
+
+
+def test_parts_that_were_begun_leave_with_send_multipart(pair_of: PairOf) -> None:
+    pull, push = pair_of(zmq.PULL, zmq.PUSH)
+    push.send(b"a", zmq.SNDMORE)
+    push.send_multipart([b"b", b"c"])
+    assert pull.recv_multipart() == [b"a", b"b", b"c"]
+
+
+def test_a_socket_without_a_peer_has_no_room(context: zmq.Context[Any]) -> None:
+    push = context.socket(zmq.PUSH)
+    assert errno_of(lambda: push.send(b"x", zmq.DONTWAIT)) == zmq.EAGAIN
+    assert push.events == 0
+    push.bind("tcp://127.0.0.1:*")
+    assert errno_of(lambda: push.send(b"x", zmq.DONTWAIT)) == zmq.EAGAIN
+    push.sndtimeo = 20
+    assert errno_of(lambda: push.send_multipart([b"x", b"y"])) == zmq.EAGAIN
+
+
+def test_connect_makes_room(context: zmq.Context[Any], free_place: str) -> None:
+    push = context.socket(zmq.PUSH)
+    push.sndhwm = 3
+    push.connect(free_place)
+    for _ in range(3):
+        push.send(b"x", zmq.DONTWAIT)
+    assert errno_of(lambda: push.send(b"x", zmq.DONTWAIT)) == zmq.EAGAIN
+
+
+def test_numbers_of_errors(context: zmq.Context[Any]) -> None:
+    pull, push, rep, req = (context.socket(kind) for kind in (zmq.PULL, zmq.PUSH, zmq.REP, zmq.REQ))
+    assert errno_of(lambda: pull.send(b"x")) == zmq.ENOTSUP
+    assert errno_of(lambda: push.recv()) == zmq.ENOTSUP
+    assert errno_of(lambda: rep.send(b"x")) == zmq.EFSM
+    assert errno_of(lambda: req.recv()) == zmq.EFSM
+    assert errno_of(lambda: pull.recv(zmq.DONTWAIT)) == zmq.EAGAIN
+    assert errno_of(lambda: pull.bind("tcp://nonsense")) == zmq.EINVAL
+    assert errno_of(lambda: pull.bind("pgm://x:1")) == zmq.EPROTONOSUPPORT
+    assert errno_of(lambda: pull.bind("udp://127.0.0.1:5555")) == zmq.ENOCOMPATPROTO
+    assert errno_of(lambda: pull.unbind("tcp://127.0.0.1:9")) == errno.ENOENT
+    pull.bind("inproc://numbers")
+    assert errno_of(lambda: push.bind("inproc://numbers")) == zmq.EADDRINUSE
+    pull.close()
+    assert errno_of(lambda: pull.recv()) == zmq.ENOTSOCK
+    assert errno_of(lambda: pull.get(zmq.LINGER)) == zmq.ENOTSOCK
+    assert errno_of(lambda: pull.poll(0)) == zmq.ENOTSUP
+
+
+def test_a_router_reports_an_unknown_peer_only_if_asked(context: zmq.Context[Any]) -> None:
+    router = context.socket(zmq.ROUTER)
+    router.send(b"alone")
+    router.send_multipart([b"nobody", b"x"])
+    router.router_mandatory = 1
+    assert errno_of(lambda: router.send_multipart([b"nobody", b"x"])) == zmq.EHOSTUNREACH
+
+
+@pytest.mark.parametrize("data", [5, None, "text", object()])
+def test_other_objects_are_not_sent(context: zmq.Context[Any], data: Any) -> None:
+    push = context.socket(zmq.PUSH)
+    for copy in (True, False):
+        with pytest.raises(TypeError):
+            push.send(data, copy=copy)
+    with pytest.raises(TypeError):
+        push.send_multipart([b"a", data])
+
+
+def test_a_received_frame_may_be_changed(pair_of: PairOf) -> None:
+    pull, push = pair_of(zmq.PULL, zmq.PUSH)
+    push.send_multipart([b"hello", b"x"])
+    frame = pull.recv(copy=False)
+    assert frame.more
+    assert frame.get("Socket-Type") == "PUSH"
+    assert frame.get("Peer-Address") == "127.0.0.1"
+    with pytest.raises(zmq.ZMQError):
+        frame.get("User-Id")
+    frame.buffer[0] = ord("J")
+    assert frame.bytes == b"Jello"
+
+
+def test_one_byte_that_the_interpreter_shares_is_read_only(pair_of: PairOf) -> None:
+    pull, push = pair_of(zmq.PULL, zmq.PUSH)
+    push.send(b"x")
+    assert pull.recv(copy=False).buffer.readonly
+
+
+def test_the_senders_constant_is_read_only_over_inproc(context: zmq.Context[Any]) -> None:
+    pull, push = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+    pull.bind("inproc://constant")
+    push.connect("inproc://constant")
+    content = b"constant"
+    push.send(content)
+    frame = pull.recv(copy=False)
+    if not frame.buffer.readonly:
+        frame.buffer[0] = 0
+    assert content == b"constant"
+
+
+def test_a_tracker_is_done_once_the_message_has_left(context: zmq.Context[Any], free_place: str) -> None:
+    push, pull = context.socket(zmq.PUSH), context.socket(zmq.PULL)
+    push.connect(free_place)
+    content = b"x" * 100_000
+    tracker = push.send(content, copy=False, track=True)
+    assert not tracker.done
+    with pytest.raises(zmq.NotDone):
+        tracker.wait(0.05)
+    pull.bind(free_place)
+    assert pull.recv() == content
+    tracker.wait(10)
+    assert tracker.done
+    assert push.send(b"small", copy=False, track=True).done
+    assert push.send(bytearray(200_000), copy=False, track=True).done
+
+
+def test_recv_into_truncates(pair_of: PairOf) -> None:
+    pull, push = pair_of(zmq.PULL, zmq.PUSH)
+    push.send(b"0123456789")
+    buffer = bytearray(4)
+    assert pull.recv_into(buffer) == 10
+    assert buffer == b"0123"
+
+
+def test_close_does_not_wait(context: zmq.Context[Any], free_place: str) -> None:
+    push = context.socket(zmq.PUSH)
+    push.linger = 3000
+    push.connect(free_place)
+    push.send(b"unsent")
+    begun = time.monotonic()
+    push.close()
+    assert time.monotonic() - begun < 2
+    assert push.closed
+
+
+def test_messages_of_a_closed_socket_leave(context: zmq.Context[Any], free_place: str) -> None:
+    push, pull = context.socket(zmq.PUSH), context.socket(zmq.PULL)
+    push.connect(free_place)
+    push.send(b"late")
+    push.close()
+    pull.rcvtimeo = 10_000
+    pull.bind(free_place)
+    assert pull.recv() == b"late"
+
+
+def test_a_derived_class_has_attributes_and_overrides_calls(context: zmq.Context[Any]) -> None:
+    class Counting(zmq.Socket[bytes]):
+        sent = 0
+
+        def send(self, data: Any, flags: int = 0, **rest: Any) -> Any:
+            self.sent += 1
+            return super().send(data, flags, **rest)
+
+    push = context.socket(zmq.PUSH, socket_class=Counting)
+    pull = context.socket(zmq.PULL)
+    pull.bind("inproc://derived")
+    push.connect("inproc://derived")
+    push.send_string("text")
+    push.send_json({"a": 1})
+    assert push.sent == 2
+    assert pull.recv_string() == "text"
+    assert pull.recv_json() == {"a": 1}
+    with pytest.raises(AttributeError):
+        push.apple = 1
+
+
+def test_a_shadow_shares_the_message_that_is_being_received(pair_of: PairOf) -> None:
+    pull, push = pair_of(zmq.PULL, zmq.PUSH)
+    push.send_multipart([b"a", b"b"])
+    assert pull.recv() == b"a"
+    shadow = zmq.Socket.shadow(pull.underlying)
+    assert shadow.rcvmore
+    assert shadow.recv() == b"b"
+    pull.close()
+    assert shadow.closed
+
+
+def test_peers_by_number_and_by_group(context: zmq.Context[Any]) -> None:
+    server, client = context.socket(zmq.SERVER), context.socket(zmq.CLIENT)
+    server.bind("inproc://server")
+    client.connect("inproc://server")
+    client.send(b"request")
+    request = server.recv(copy=False)
+    server.send(b"reply", routing_id=request.routing_id)
+    assert client.recv() == b"reply"
+    dish, radio = context.socket(zmq.DISH), context.socket(zmq.RADIO)
+    dish.rcvtimeo = 10_000
+    dish.join("news")
+    dish.bind("inproc://dish")
+    radio.connect("inproc://dish")
+    radio._handle.omq.wait_subscribed(timeout=10)
+    radio.send(b"x", group="news")
+    assert dish.recv(copy=False).group == "news"
