@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import errno
 import os
 import weakref
 from typing import Any, Final
@@ -15,6 +17,7 @@ from omq.zmq.constants import ContextOption, Errno
 from omq.zmq.error import error_of
 
 _INT_MAX: Final = 2**31 - 1
+_EXIT_LINGER_S: Final = 0.1
 _IPV6: Final = 42  # the number of the socket option
 _BLOCKY: Final = 70
 _ZERO_COPY_RECV: Final = 10
@@ -87,8 +90,6 @@ class ContextState:
     def check_room(self) -> None:
         """Raises EMFILE if there are as many sockets as `MAX_SOCKETS` allows."""
         if len(self._open) >= self.get(ContextOption.MAX_SOCKETS):
-            import errno
-
             raise error_of(errno.EMFILE)
 
     def close(self, handle: Handle, linger: float | None) -> None:
@@ -109,6 +110,21 @@ class ContextState:
             while self._open:
                 self._changed.wait()
         self.terminated = True
+
+
+def _at_exit() -> None:
+    """Ends contexts that the program has left open.
+
+    With libzmq nothing waits for their messages. omq gathers messages into batches, which get a moment to leave.
+    """
+    for state in list(_contexts.values()):
+        if not (state.terminated or state.forked):
+            state.terminating = True
+            with contextlib.suppress(errors.OmqError):
+                state.omq.term(_EXIT_LINGER_S)
+
+
+atexit.register(_at_exit)  # runs before that of omq, which was registered earlier
 
 
 def context_at(address: int) -> ContextState | None:

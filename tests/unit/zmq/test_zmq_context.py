@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -63,6 +65,23 @@ def test_a_shadow_of_a_terminated_context_makes_no_sockets() -> None:
     with pytest.raises(zmq.ZMQError) as caught:
         shadow.socket(zmq.PUB)
     assert caught.value.errno == zmq.EFAULT
+
+
+PROGRAM = """
+import omq.zmq as zmq
+context = zmq.Context()
+sockets = [context.socket(zmq.PUSH) for _ in range(2)]
+for socket in sockets:
+    socket.connect("tcp://127.0.0.1:1")
+    socket.send(b"x")
+sockets[0].close()
+print("end", flush=True)
+"""
+
+
+def test_the_exit_does_not_wait_for_messages_without_a_peer() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stdout) == (0, "end\n")
 
 
 def test_a_child_has_its_own_instance() -> None:
