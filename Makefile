@@ -12,7 +12,7 @@ JOBS_OPTION = $(if $(JOBS),--jobs $(JOBS))
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 export DIR INPUT
 .NOTPARALLEL:
-.PHONY: help demo demo-broker demo-goby demo-pzq demo-replicated demo-spark test test-all test-lowest test-pythons lint \
+.PHONY: help demo demo-broker demo-goby demo-pzq demo-replicated demo-spark test test-all test-lowest test-pythons test-pyzmq lint \
   bench bench-broker bench-replicated test-faults soak test-sanitize test-races fuzz test-debug coverage protobuf clean
 
 help:  ## this list
@@ -53,6 +53,9 @@ test-all: ready-test  ## the same with the slow tests and more examples, then ot
 
 test-lowest: ready-test  ## make test with the lowest version of each dependency that pyproject.toml allows
 	@$(TOOL).lowest_versions -- $(ARGS)
+
+test-pyzmq: ready-test  ## pyzmq's own tests with pyzmq, and with omq.zmq; a table of both (ARGS="test_poll.py -k NAME")
+	@$(TOOL).pyzmq_tests --check $(ARGS)
 
 test-pythons: ready-test  ## make test with every other Python that is installed (3.11 or newer)
 	@$(TOOL).other_pythons -- $(ARGS)
