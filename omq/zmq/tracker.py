@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,7 +12,6 @@ from omq._core.calls.zmq_frame import FrameData
 from omq.unpatched import threading, time
 from omq.zmq.error import NotDone
 
-_FIRST_NAP_S: Final = 0.0005
 _MAX_NAP_S: Final = 0.02
 _FOR_EVER_S: Final = 3600 * 24 * 7
 
@@ -75,13 +75,16 @@ class Release:
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until nothing uses the memory; returns whether that is so."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        nap = _FIRST_NAP_S
         while not self.is_set():
-            left = _MAX_NAP_S if deadline is None else deadline - time.monotonic()
+            left = _MAX_NAP_S if deadline is None else min(_MAX_NAP_S, deadline - time.monotonic())
             if left <= 0:
                 return False
-            time.sleep(min(nap, left))
-            nap = min(2 * nap, _MAX_NAP_S)
+            if self._sends:
+                # In slices, because it waits for later messages of other threads, too.
+                with contextlib.suppress(errors.OmqError):
+                    self._sends[0].socket.flush(left)
+            else:
+                time.sleep(left)
         return True
 
 
