@@ -14,6 +14,7 @@ ROOTS = (TREE / "omq", TREE / "docs" / "examples", TREE)
 PLACES = (TREE / "omq", TREE / "bench", TREE / "docs" / "examples")
 #: Names that two packages have, each under its own public name or in its own protocol.
 SHARED = {
+    "Authenticator": "pyzmq's, and the client of ZAP in the engine",
     "Client": "omq.broker.Client, omq.broker.sexp.Client, and the name of the client in every driver of bench.broker",
     "Consumer": "omq.broker.Consumer and omq.pzq.Consumer",
     "Context": "omq.Context, and pyzmq's in omq.zmq",
@@ -21,6 +22,7 @@ SHARED = {
     "CurveClient": "omq.CurveClient and its side of the handshake",
     "CurveServer": "omq.CurveServer and its side of the handshake",
     "Delivery": "omq.broker.Delivery and omq.pzq.Delivery",
+    "Device": "the device of omq.pzq, and pyzmq's",
     "Error": "ERROR of ZMTP and of the S-expressions",
     "Event": "omq.Event, and pyzmq's numbers of events",
     "Malformed": "omq.goby.Malformed and omq.pzq.Malformed",
