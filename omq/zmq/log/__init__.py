@@ -1,0 +1,1 @@
+"""Log records over a PUB: see `omq.zmq.log.handlers`."""
