@@ -23,6 +23,8 @@ from omq.zmq.error import error_of, translate
 from omq.zmq.monitor import SocketMonitor
 
 _INT_MAX: Final = 2**31 - 1
+#: The limit of IP; libzmq's option goes further.
+_HOPS_MAX: Final = 255
 _T = SocketType
 _PUBLISHING: Final = frozenset({_T.PUB, _T.XPUB})
 _THREAD_SAFE: Final = frozenset(kind for kind, traits in TRAITS.items() if traits.single_part)
@@ -465,7 +467,14 @@ _ROWS: Final[dict[int, OptionRow]] = {
     ),
     Opt.SNDHWM: _option(Opt.SNDHWM, 1000, _COUNT, _as("send_hwm")),
     Opt.RCVHWM: _option(Opt.RCVHWM, 1000, _COUNT, _as("recv_hwm")),
-    Opt.MULTICAST_HOPS: _option(Opt.MULTICAST_HOPS, 1, _number(1)),
+    Opt.MULTICAST_HOPS: _option(
+        Opt.MULTICAST_HOPS,
+        1,
+        _number(1),
+        _as("multicast_hops", lambda value: min(value, _HOPS_MAX)),
+        types={_T.RADIO},
+        silent=_T,
+    ),
     Opt.RCVTIMEO: _option(Opt.RCVTIMEO, -1, _SIGNED, _as("recv_timeout", _milliseconds)),
     Opt.SNDTIMEO: _option(Opt.SNDTIMEO, -1, _SIGNED, _as("send_timeout", _milliseconds)),
     Opt.LAST_ENDPOINT: OptionRow(lambda state: state.last_endpoint.encode()),
@@ -551,7 +560,9 @@ _ROWS: Final[dict[int, OptionRow]] = {
     Opt.TCP_MAXRT: _option(Opt.TCP_MAXRT, 0, _COUNT, _as("tcp_user_timeout", _positive_ms)),
     Opt.THREAD_SAFE: OptionRow(lambda state: int(state.kind in _THREAD_SAFE)),
     Opt.MULTICAST_MAXTPDU: _option(Opt.MULTICAST_MAXTPDU, 1500, _number(1)),
-    Opt.MULTICAST_LOOP: _option(Opt.MULTICAST_LOOP, 1, _any),
+    Opt.MULTICAST_LOOP: _option(
+        Opt.MULTICAST_LOOP, 1, lambda value: int(bool(value)), _flag("multicast_loop"), types={_T.RADIO}, silent=_T
+    ),
     Opt.USE_FD: _option(Opt.USE_FD, -1, _SIGNED, _as("use_fd", lambda value: None if value < 0 else value)),
     Opt.BINDTODEVICE: _option(Opt.BINDTODEVICE, b"", _text(1, 15), _as("bind_device", _decoded)),
     Opt.TCP_ACCEPT_FILTER: OptionRow(set=_set_accept_filter),
