@@ -25,6 +25,7 @@ from omq.zmq.error import (
     zmq_errno,
 )
 from omq.zmq.frame import COPY_THRESHOLD, Frame, Message
+from omq.zmq.import_hook import install as install
 from omq.zmq.poll import Poller, select, zmq_poll
 from omq.zmq.proxies import device, proxy, proxy_steerable
 from omq.zmq.security import curve_keypair, curve_public, has

@@ -5,49 +5,35 @@ A module that the face lacks is an empty one, so that only the tests that use it
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+
+from omq.zmq.import_hook import FaceFinder
 
 
-class FaceLoader(Loader):
-    """Loads a module of the face under the name that programs use."""
+class EmptyLoader(Loader):
+    """Makes an empty module."""
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        name = f"omq.{spec.name}"
-        try:
-            return importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not name.startswith(error.name):
-                raise
-            return ModuleType(spec.name)
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
 
     def exec_module(self, module: ModuleType) -> None:
         pass
 
-    def get_code(self, fullname: str) -> Any:
-        """Returns the code of a module that is run as a program."""
-        real = importlib.util.find_spec(f"omq.{fullname}")
-        return None if real is None else real.loader.get_code(real.name)  # type: ignore[union-attr]
 
-
-class FaceFinder(MetaPathFinder):
-    """Finds `zmq` and its modules in `omq.zmq`."""
+class LenientFinder(FaceFinder):
+    """Finds `zmq` and its modules in `omq.zmq`, those that are not there as well."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname.partition(".")[0] != "zmq":
-            return None
-        real = importlib.util.find_spec(f"omq.{fullname}")
-        return ModuleSpec(
-            fullname, FaceLoader(), is_package=real is not None and real.submodule_search_locations is not None
-        )
+        found = super().find_spec(fullname, path, target)
+        if found is None and fullname.startswith("zmq."):
+            return ModuleSpec(fullname, EmptyLoader())
+        return found
 
 
-sys.meta_path.insert(0, FaceFinder())
+sys.meta_path.insert(0, LenientFinder())
