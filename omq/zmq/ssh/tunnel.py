@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from getpass import getpass, getuser
@@ -20,6 +19,7 @@ from omq.unpatched import subprocess
 _PASSWORD_PROMPT: Final = rb"(?i)pass(word|phrase)"
 _NEW_KEY_PROMPT: Final = "Are you sure you want to continue connecting"
 _UNKNOWN_HOST: Final = b"Host key verification failed"
+_REJECTED: Final = b"Permission denied"
 _PASSWORD_TRIES: Final = 3
 _PROMPT_TIMEOUT_S: Final = 15
 #: ssh never asks: it fails where it would have to.
@@ -58,19 +58,19 @@ def try_passwordless_ssh(server: str, keyfile: str | None, paramiko: bool | None
 
 
 def _try_openssh(server: str, keyfile: str | None) -> bool:
-    return _run_ssh([*_SILENT, *_target(server, keyfile), "exit"])
+    # A server that cannot be reached needs no password: `openssh_tunnel` raises the error.
+    done, report = _run_ssh([*_SILENT, *_target(server, keyfile), "exit"])
+    return done or _REJECTED not in report
 
 
-def _run_ssh(arguments: list[str]) -> bool:
-    """Runs `ssh` until it ends or goes to the background; returns whether it has succeeded."""
-    # Not a pipe: a process in the background would keep it open.
-    with tempfile.TemporaryFile() as report:
-        command = ["ssh", *arguments]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=report, check=False)
-        report.seek(0)
-        if _UNKNOWN_HOST in report.read():
-            raise SSHException("The authenticity of the host can't be established.")
-    return done.returncode == 0
+def _run_ssh(arguments: list[str]) -> tuple[bool, bytes]:
+    """Runs `ssh` until it ends; returns whether it has succeeded, and its messages."""
+    command = ["ssh", *arguments]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    report = done.stdout + done.stderr
+    if _UNKNOWN_HOST in report:
+        raise SSHException("The authenticity of the host can't be established.")
+    return done.returncode == 0, report
 
 
 def _target(server: str, keyfile: str | None) -> list[str]:
@@ -199,9 +199,9 @@ def openssh_tunnel(
 
 def _shared_connection(target: list[str], forward: list[str]) -> int | None:
     """Adds the port to a connection that ssh shares; returns the number of its process, or `None`."""
-    check = subprocess.run(["ssh", "-O", "check", *target], capture_output=True, stdin=subprocess.DEVNULL, check=False)
-    found = re.search(rb"\(pid=(\d+)\)", check.stdout + check.stderr)
-    if check.returncode or found is None or not _run_ssh(["-O", "forward", *forward, *target]):
+    shares, report = _run_ssh(["-O", "check", *target])
+    found = re.search(rb"\(pid=(\d+)\)", report)
+    if not shares or found is None or not _run_ssh(["-O", "forward", *forward, *target])[0]:
         return None
     atexit.register(_run_ssh, ["-O", "cancel", *forward, *target])
     return int(found[1])
