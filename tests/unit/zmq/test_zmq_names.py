@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import importlib
 import inspect
 from typing import Any
 
@@ -56,3 +57,61 @@ def test_methods_have_the_same_parameters(kind: str) -> None:
 def test_errors_have_the_same_bases(name: str) -> None:
     theirs, ours = getattr(pyzmq.error, name), getattr(face.error, name)
     assert [one.__name__ for one in ours.__mro__] == [one.__name__ for one in theirs.__mro__]
+
+
+def public_names(module: str) -> list[tuple[str, str]]:
+    theirs = importlib.import_module(f"zmq.{module}")
+    names = getattr(theirs, "__all__", None) or [name for name in vars(theirs) if name[0] != "_"]
+    return [(module, name) for name in names if not inspect.ismodule(getattr(theirs, name))]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [pair for module in ("auth", "devices", "utils.monitor", "decorators") for pair in public_names(module)],
+)
+def test_other_modules_have_the_same_names_and_parameters(module: str, name: str) -> None:
+    theirs, ours = (getattr(importlib.import_module(f"{package}.{module}"), name) for package in ("zmq", "omq.zmq"))
+    if not callable(theirs):
+        assert ours == theirs
+        return
+    assert parameters(ours) == parameters(theirs)
+    for method in dir(theirs) if inspect.isclass(theirs) else ():
+        if not method.startswith("_"):
+            assert hasattr(ours, method), method
+            if inspect.isfunction(getattr(theirs, method)):
+                assert parameters(getattr(ours, method)) == parameters(getattr(theirs, method)), method
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("auth.thread", "ThreadAuthenticator"), ("auth.asyncio", "AsyncioAuthenticator"), ("log.handlers", "PUBHandler")],
+)
+def test_classes_are_made_with_the_same_parameters(module: str, name: str) -> None:
+    theirs, ours = (getattr(importlib.import_module(f"{package}.{module}"), name) for package in ("zmq", "omq.zmq"))
+    assert parameters(ours) == parameters(theirs)
+
+
+@pytest.mark.parametrize("module", ["utils.strtypes", "ssh.tunnel", "ssh"])
+def test_functions_of_other_modules_have_the_same_parameters(module: str) -> None:
+    theirs, ours = (importlib.import_module(f"{package}.{module}") for package in ("zmq", "omq.zmq"))
+    functions = [name for name in vars(theirs) if inspect.isfunction(getattr(theirs, name)) and name[0] != "_"]
+    for name in functions:
+        if getattr(theirs, name).__module__ == theirs.__name__:
+            assert parameters(getattr(ours, name)) == parameters(getattr(theirs, name)), name
+
+
+@pytest.mark.parametrize("option", ["MULTICAST_HOPS", "MULTICAST_LOOP"])
+@pytest.mark.parametrize("kind", ["PUSH", "RADIO", "DISH"])
+def test_multicast_options_have_the_same_limits(option: str, kind: str) -> None:
+    def results(zmq: Any) -> list[Any]:
+        found: list[Any] = []
+        with zmq.Context() as context, context.socket(getattr(zmq, kind)) as socket:
+            for value in (-1, 0, 1, 2, 255, 256, 1000):
+                try:
+                    socket.set(getattr(zmq, option), value)
+                    found.append(socket.get(getattr(zmq, option)))
+                except zmq.ZMQError as error:
+                    found.append(error.errno)
+        return found
+
+    assert results(face) == results(pyzmq)
