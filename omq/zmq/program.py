@@ -20,39 +20,35 @@ def run_module(name: str, arguments: list[str]) -> None:
 def run_path(path: str, arguments: list[str]) -> None:
     """Runs a file, a folder or a zip file: `python PATH ARGUMENTS`."""
     sys.argv[:] = [path, *arguments]
+    full = os.path.join(os.getcwd(), path)
     main = _new_main()
-    if pkgutil.get_importer(path) is not None:  # a folder or a zip file
-        _set_first_path(path)
+    if pkgutil.get_importer(full) is None:
+        _run_file(full, main)
+    else:  # a folder or a zip file
+        # With `-P`, `python -m` has put nothing in front of the path, and `python PATH` puts this there all the same.
+        sys.path[: 0 if sys.flags.safe_path else 1] = [full]
         _run_as_main("__main__", False)
-    else:
-        _run_file(path, main)
 
 
 def _run_file(path: str, main: ModuleType) -> None:
-    full = os.path.join(os.getcwd(), path)
     compiled = path.endswith(".pyc")
-    loader = (SourcelessFileLoader if compiled else SourceFileLoader)("__main__", full)
+    loader = (SourcelessFileLoader if compiled else SourceFileLoader)("__main__", path)
     try:
         content = loader.get_data(path)
     except OSError as error:
-        print(f"{sys.executable}: can't open file {full!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
+        print(f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
         sys.exit(2)
-    _set_first_path(os.path.dirname(os.path.realpath(full)))
-    main.__file__, main.__loader__ = full, loader
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.realpath(path))  # instead of the current folder
+    main.__file__, main.__loader__ = path, loader
     main.__dict__["__cached__"] = None
-    code = loader.get_code("__main__") if compiled else compile(content, full, "exec", dont_inherit=True)
+    code = loader.get_code("__main__") if compiled else compile(content, path, "exec", dont_inherit=True)
     assert code is not None
     exec(code, main.__dict__)
 
 
 def _run_as_main(name: str, is_module: bool) -> None:
     runpy._run_module_as_main(name, is_module)  # type: ignore[attr-defined]
-
-
-def _set_first_path(folder: str) -> None:
-    """Replaces the current folder, which `python -m` has put in front."""
-    if not sys.flags.safe_path:
-        sys.path[0] = folder
 
 
 def _new_main() -> ModuleType:
