@@ -10,10 +10,11 @@ from typing import Any
 import zmq
 
 from bench.control import Control
-from bench.peers import blocking_roles
+from bench.peers import asyncio_roles, blocking_roles
 from bench.peers.pyzmq_blocking import PyzmqSockets
 
 POLLED_SOCKETS = 100
+ASYNCIO = "asyncio-"  # begins the roles of `asyncio_roles`
 
 
 def pull_parts(module: Any, control: Control, job: dict[str, Any]) -> None:
@@ -88,7 +89,10 @@ ROLES: dict[str, Callable[[Any, Control, dict[str, Any]], None]] = {
 def run_role(role: str, control: Control, job: dict[str, Any]) -> None:
     """Runs a role."""
     module = importlib.import_module(job["options"]["library"])
-    if role in ROLES:
+    if role.startswith(ASYNCIO):
+        context = importlib.import_module(f"{module.__name__}.asyncio").Context()
+        asyncio_roles.run(PyzmqSockets(context), role.removeprefix(ASYNCIO), control, job)
+    elif role in ROLES:
         ROLES[role](module, control, job)
     else:
         blocking_roles.run(PyzmqSockets(module.Context()), role, control, job)

@@ -13,6 +13,7 @@ PYOMQ = "face-pyomq"
 #: Bounds of the rate over pyzmq's, by size.
 BOUNDS = {16: 6.0, 128: 6.0}
 PARTS_BOUND = 4.0
+ASYNCIO_BOUND = 15.0
 PYOMQ_BOUND = 3.0
 
 
@@ -27,6 +28,9 @@ def _cases(options: ScenarioOptions) -> list[Case]:
         parts = {peer: partial(throughput, peer, load, ("push-parts", "pull-parts")) for peer in PEERS}
         target = (Target(PARTS_BOUND, "face-pyzmq"),)
         cases.append(Case(f"send_multipart to recv_multipart, 3 x {text}", "face", parts, (RATE,), target))
+        awaited = {peer: partial(throughput, peer, load, ("asyncio-push", "asyncio-pull")) for peer in PEERS}
+        target = (Target(ASYNCIO_BOUND, "face-pyzmq"),)
+        cases.append(Case(f"zmq.asyncio, send to recv, {text}", "face", awaited, (RATE,), target))
         polled = {peer: partial(throughput, peer, load, ("push-polled", "pull-polled")) for peer in PEERS}
         cases.append(Case(f"Poller of 100 sockets, {text}", "face", polled, (RATE,), (Target(1.0, "face-pyzmq"),)))
         trips = {peer: partial(round_trips, peer, load) for peer in PEERS}
@@ -38,7 +42,7 @@ def _cases(options: ScenarioOptions) -> list[Case]:
 SCENARIOS = (
     Scenario(
         "face",
-        "omq.zmq next to pyzmq: send and recv, three parts, a Poller of 100 sockets, round trips; 16 and 128 B",
+        "omq.zmq next to pyzmq: send and recv, three parts, zmq.asyncio, Poller of 100, round trips; 16 and 128 B",
         (*PEERS, PYOMQ),
         _cases,
     ),

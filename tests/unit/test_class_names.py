@@ -31,6 +31,7 @@ SHARED = {
     "Ping": "PING of ZMTP and of the S-expressions",
     "PlainClient": "omq.PlainClient and its side of the handshake",
     "PlainServer": "omq.PlainServer and its side of the handshake",
+    "Poller": "the pollers of omq.zmq for threads, asyncio and tornado",
     "Server": "omq.broker.Server and the SERVER pattern",
     "Socket": "omq.Socket, and pyzmq's",
     "SocketType": "omq.SocketType, and pyzmq's numbers",

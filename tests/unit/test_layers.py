@@ -58,6 +58,7 @@ MAY_USE = {
     "omq._core.columns": {"broker"},
     "omq._core.calls.zmq_calls": {"zmq"},
     "omq._core.calls.zmq_frame": {"zmq"},
+    "omq._core.calls.zmq_future": {"zmq"},
     "omq._core.calls.zmq_poll": {"zmq"},
     "omq._core.calls.readable_event": {"zmq"},
 }

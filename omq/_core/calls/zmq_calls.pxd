@@ -3,6 +3,11 @@
 from omq._core.calls.sync cimport SyncCore
 
 
+cdef enum:
+    DONTWAIT = 1
+    SNDMORE = 2
+
+
 cdef class Handle:
     cdef object __weakref__
     cdef SyncCore _core
@@ -19,6 +24,10 @@ cdef class Handle:
     cdef object _routing_id
     cdef bint _keeps                 # the sender of the message that is being received is noted
     cdef object take(self, int flags)
+    cdef object take_now(self)
+    cdef int keep(self, list parts) except -1
+    cdef bint put_now(self, object data) except -1
+    cdef bint put_parts_now(self, list parts) except -1
     cdef int fail(self, object error) except -1
     cdef object put(self, object data, int flags)
 

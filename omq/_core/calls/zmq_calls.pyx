@@ -11,10 +11,6 @@ from omq._core.queues.peer cimport RecvQueue
 from omq.errors import OmqError
 from omq.types import TRAITS, UNSET, SocketType
 
-cdef enum:
-    DONTWAIT = 1
-    SNDMORE = 2
-
 cdef object _new_frame = None        # makes an empty frame
 cdef object _translate = None        # returns the error of the face for one of omq
 
@@ -103,6 +99,32 @@ cdef class Handle:
         except OmqError as error:
             self.fail(error)
 
+    cdef object take_now(self):
+        """Takes the next message if one has arrived, else None; raises omq's errors."""
+        if self._rest is not None or self._keeps or self.closed:
+            return None
+        return self._core._take_now(True)
+
+    cdef int keep(self, list parts) except -1:
+        """Keeps the parts of a message that is received part by part."""
+        parts.reverse()
+        self._rest = parts
+        return 0
+
+    cdef bint put_now(self, object data) except -1:
+        """Sends `bytes` if that completes a message and there is room for it; raises omq's errors."""
+        return self._single and self.begun is None and not self.closed and self._core._put_bytes(data)
+
+    cdef bint put_parts_now(self, list parts) except -1:
+        """Sends a message if all its parts are `bytes`; raises omq's errors, also if there is no room for it."""
+        if not self._plain or self.begun is not None or self.closed:
+            return False
+        for part in parts:
+            if type(part) is not bytes:
+                return False
+        self._core._put(parts, True, None, 0)
+        return True
+
     def take_part(self, int flags) -> Any:
         """Takes the next part."""
         cdef list rest = self._rest
@@ -111,8 +133,7 @@ cdef class Handle:
             if type(message) is not list:
                 return message
             rest = <list>message
-            rest.reverse()
-            self._rest = rest
+            self.keep(rest)
         part = rest.pop()
         if not rest:
             self._rest = None
@@ -206,8 +227,7 @@ cdef class SocketCalls:
                 part = handle.take(flags)
                 if type(part) is bytes:
                     return part
-                handle._rest = <list>part
-                (<list>part).reverse()
+                handle.keep(<list>part)
             return handle.take_part(flags)
         return self._recv_frame(flags, track)
 

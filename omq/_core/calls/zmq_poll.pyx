@@ -134,6 +134,8 @@ cdef class PollGroup:
         cdef Entry entry
         cdef LeaderCore core
         for entry in self._entries:
+            if entry.inside:
+                continue
             core = entry.core
             core._enter()
             try:
@@ -172,6 +174,18 @@ cdef class PollGroup:
             finally:
                 core._leave()
         return 0
+
+    def fileno(self) -> int:
+        """Returns a descriptor for event loops, readable while `poll` has something to do."""
+        return self._fd
+
+    def lead(self) -> None:
+        """Begins a sleep of an event loop on the descriptor: `poll` must follow each of its events, until `leave`."""
+        self._lead()
+
+    def leave(self) -> None:
+        """Ends what `lead` began."""
+        self._leave_lead()
 
     cdef int _serve(self, int timeout_ms) except -1:
         """Handles what the kernel has for the sockets; waits for it if *timeout_ms* is not 0."""
