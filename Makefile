@@ -1,19 +1,16 @@
 # Everything runs in .venv, which each target creates and fills by itself. `make help` lists the targets.
-# What is longer than three lines is a program in tests/tools; `python -m tests.tools.run_tests --help` describes it.
-
 VENV ?= .venv
 PY := $(VENV)/bin/python
 TOOL := $(PY) -m tests.tools
 USABLE := import sys; assert sys.version_info >= (3, 11); print(sys.executable)
 JOBS_OPTION = $(if $(JOBS),--jobs $(JOBS))
 
-# An environment that is active outside does not decide what runs here. Tests start Python a thousand times, so they need
-# its bytecode cache.
+# No environment that is active outside decides what runs here. Tests start Python often, and need its bytecode cache.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 export DIR INPUT
 .NOTPARALLEL:
-.PHONY: help demo demo-broker demo-goby demo-pzq demo-replicated demo-spark test test-all test-lowest test-pythons test-pyzmq lint \
-  bench bench-broker bench-replicated test-faults soak test-sanitize test-races fuzz test-debug coverage protobuf clean
+.PHONY: help demo demo-broker demo-goby demo-pzq demo-replicated demo-spark test test-all test-lowest test-pythons \
+  test-pyzmq lint bench bench-broker bench-replicated test-faults soak test-sanitize test-races fuzz test-debug coverage protobuf clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile

@@ -149,7 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.tools.pyzmq_tests", description=__doc__)
     parser.add_argument("files", nargs="*", help="test files; default: all")
     parser.add_argument("-k", help="only tests whose names match, as for pytest")
-    parser.add_argument("--check", action="store_true", help=f"exit 1 below {GOAL:.0%}")
+    parser.add_argument("--check", action="store_true", help=f"exit 1 below {GOAL:.0%}%")
     arguments = parser.parse_args()
     source, needs = fetch_tests(importlib.metadata.version("pyzmq")), install_needs()
     options = ["-k", arguments.k] if arguments.k else []
