@@ -182,20 +182,20 @@ class ClusterMember:
     def _report(self, role: Role, before: Role, lease: Lease | None) -> None:
         """Logs a new role or lease."""
         cluster, node = self.cluster.name, self.node
-        if Role.LEADER in (role, before):
-            leads = role is Role.LEADER
-            self._log.log(
-                logging.INFO if leads else logging.WARNING,
-                "node %s %s the cluster %r",
+        endpoints = list(self.endpoints)
+        if role is Role.LEADER:
+            self._log.info(
+                "node %s leads the cluster %r",
                 node,
-                "leads" if leads else "no longer leads",
                 cluster,
-                extra={
-                    "event": "leader_elected" if leads else "leader_lost",
-                    "cluster": cluster,
-                    "node": node,
-                    "endpoints": list(self.endpoints),
-                },
+                extra={"event": "leader_elected", "cluster": cluster, "node": node, "endpoints": endpoints},
+            )
+        elif before is Role.LEADER:
+            self._log.warning(
+                "node %s no longer leads the cluster %r",
+                node,
+                cluster,
+                extra={"event": "leader_lost", "cluster": cluster, "node": node, "endpoints": endpoints},
             )
         elif role is Role.FOLLOWER and lease is not None and self._is_other(lease):
             leader = list(lease.endpoints)

@@ -65,8 +65,8 @@ def test_a_device_in_a_process(ends: Ends) -> None:
         push.send_multipart([b"a", b"b"])
         assert pull.recv_multipart() == [b"a", b"b"]
     finally:
-        device.launcher.terminate()
-        device.join(10)
+        device.launcher.kill()  # it may have inherited a handler of SIGTERM from the tests
+        device.launcher.join(10)
     assert not device.launcher.is_alive()
 
 
