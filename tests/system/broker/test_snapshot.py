@@ -10,6 +10,7 @@ import pytest
 
 from omq.broker import Client
 from tests.support.fork_server import run
+from tests.support.waits import until
 from tests.system.broker.server_process import MAIN, broker
 
 pytestmark = pytest.mark.timeout(120)
@@ -65,6 +66,7 @@ def test_a_snapshot_under_load_has_what_was_acknowledged(tmp_path: Path) -> None
             for publisher in publishers:
                 publisher.start()
             try:
+                until(lambda: publishers[0].last > 1)
                 acknowledged = [publisher.last for publisher in publishers]
                 taken = omq("broker", "snapshot", store, snapshot)
             finally:

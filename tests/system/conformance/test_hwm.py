@@ -298,7 +298,7 @@ def test_router_mandatory_a_full_peer_keeps_no_send_to_another_waiting(twin, end
     full = twin("DEALER", connect=router.endpoints[0], identity=b"full", recv_hwm=2)
     free = twin("DEALER", connect=router.endpoints[0], identity=b"free", recv_hwm=2)
     router.wait_connected(2, timeout=BOUND)
-    sent = fill(router, 1000, b"full", LARGE, timeout=0.2)
+    sent = fill(router, 1000, b"full", LARGE, timeout=0.5)
     assert sent < 1000
     first = twin.spawn(router, "send_multipart", [b"full", b"", b"first"])
     assert not first.done(0.05)
@@ -306,7 +306,7 @@ def test_router_mandatory_a_full_peer_keeps_no_send_to_another_waiting(twin, end
     for number in range(20):
         router.send_multipart([b"free", b"%d" % number], timeout=0)
         assert free.recv(timeout=BOUND) == b"%d" % number
-    filled = fill(router, 1000, b"free", LARGE, timeout=0.2)
+    filled = fill(router, 1000, b"free", LARGE, timeout=0.5)
     second = twin.spawn(router, "send_multipart", [bytearray(b"free"), b"", b"second"])
     assert not second.done(0.05)
     assert [int(free.recv_multipart(timeout=BOUND)[1]) for _ in range(filled)] == list(range(filled))
