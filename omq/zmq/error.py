@@ -52,7 +52,7 @@ class ZMQError(ZMQBaseError):
         msg: The text; `None` for that of the number.
 
     Attributes:
-        errno: The number; `None` if there is none.
+        errno: The number; `None` without one.
         strerror: The text.
     """
 

@@ -33,7 +33,7 @@ def test_the_parts_of_a_server() -> None:
 def test_a_server_that_cannot_be_reached_needs_no_password() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
-        assert tunnel.try_passwordless_ssh(f"nobody@127.0.0.1:{unused.getsockname()[1]}", None)
+        assert tunnel.try_passwordless_ssh(f"user@127.0.0.1:{unused.getsockname()[1]}", None)
 
 
 @pytest.mark.parametrize(("output", "expected"), [("Permission denied (publickey)", False), ("", True)])
