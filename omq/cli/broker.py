@@ -31,6 +31,7 @@ from omq.cli.parameters import (
     cluster_options,
     is_loopback,
     is_reachable,
+    journal_options,
     log_format_option,
     progress_bar,
     read_http,
@@ -39,6 +40,7 @@ from omq.cli.parameters import (
 from omq.errors import UsageError
 from omq.keyfiles import MECHANISMS, Admission, SecurityFiles
 from omq.serving.address import parse_http_address
+from omq.serving.cluster import Cluster
 from omq.serving.descriptors import raise_descriptor_limit
 from omq.serving.log import log_to_stderr
 from omq.serving.ready import ReadyFile
@@ -439,15 +441,34 @@ def snapshot(directory: Path, target: Path) -> None:
 
 
 @click.command()
-@click.argument("source", metavar="SNAPSHOT", type=DIRECTORY)
-@click.argument("directory", metavar="DIR", type=DIRECTORY)
-def restore(source: Path, directory: Path) -> None:
-    """Make a new directory of topics, DIR, from SNAPSHOT.
+@click.argument("source", metavar="SOURCE", type=DIRECTORY)
+@click.argument("directory", metavar="[DIR]", required=False, type=DIRECTORY)
+@journal_options("broker")
+@click.option("--config", "path", type=FILE, help="A broker.toml with the section [cluster].")
+def restore(
+    source: Path, directory: Path | None, replicated: tuple[str, ...] | None, cluster: str | None, path: Path | None
+) -> None:
+    """Make a new directory of topics, DIR, from the snapshot SOURCE; or begin a cluster with it.
 
     DIR must not exist, or be an empty directory. It appears once it is complete. Its store has a new id: clients notice
     that it is not the store they know.
+
+    With the options of a cluster instead of DIR, a new journal begins with the state of SOURCE: the directory of a
+    broker of a cluster that does not run, or a snapshot of it. The servers must not have a journal of the cluster.
     """
-    with errors_of_command("the broker", "broker"):
+    with errors_of_command("the broker", "broker", CLUSTER_OPTIONS):
+        given = {"name": cluster, "servers": replicated}
+        settings = {
+            **({} if path is None else read_config(path).cluster),
+            **{key: value for key, value in given.items() if value},
+        }
+        if directory is None:
+            if (member := cluster_of(settings)) is None:
+                raise click.UsageError("Missing argument 'DIR', or the options --cluster and --replicated.")
+            restore_journal(source, member)
+            return
+        if settings:
+            raise click.UsageError(f"{directory}: give a directory, or the options of a cluster, and not both.")
         from omq.store.lmdb.snapshot import restore_snapshot
 
         began = time.monotonic()
@@ -457,6 +478,17 @@ def restore(source: Path, directory: Path) -> None:
         report_copy(
             f"{directory}: store {copy.format.id}, as store {origin['store']} was at {origin['time']}", copy, began
         )
+
+
+def restore_journal(source: Path, cluster: Cluster) -> None:
+    """Begins a cluster with the state of a directory."""
+    from omq.serving.cluster_restore import restore_cluster
+
+    began = time.monotonic()
+    copy, position = restore_cluster(cluster, source, progress_bar)
+    report_copy(
+        f"the cluster {cluster.name!r} begins with {source}, after the entry {position}; start its brokers", copy, began
+    )
 
 
 def report_copy(text: str, copy: "StoreCopy", began: float) -> None:

@@ -52,6 +52,25 @@ def log_format_option(function: _F) -> _F:
     )(function)
 
 
+def journal_options(member: str) -> Callable[[_F], _F]:
+    """Returns a decorator that adds the options about the journal of a cluster to a command.
+
+    Args:
+        member: The program, as help texts call it.
+    """
+
+    def add(function: _F) -> _F:
+        function = click.option("--cluster", metavar="NAME", help="The name of the cluster of --replicated.")(function)
+        return click.option(
+            "--replicated",
+            metavar="nats://HOST:PORT,...",
+            callback=lambda ctx, param, value: value and tuple(value.split(",")),
+            help=f"NATS servers with the journal of the cluster that the {member} is a member of.",
+        )(function)
+
+    return add
+
+
 def cluster_options(member: str, directory: str, purpose: str) -> Callable[[_F], _F]:
     """Returns a decorator that adds the options of a member of a cluster to a command.
 
@@ -60,28 +79,17 @@ def cluster_options(member: str, directory: str, purpose: str) -> Callable[[_F],
         directory: The directory that keeps its id.
         purpose: What needs servers that sync.
     """
-    options = (
-        click.option(
-            "--replicated",
-            metavar="nats://HOST:PORT,...",
-            callback=lambda ctx, param, value: value and tuple(value.split(",")),
-            help=f"NATS servers with the journal of the cluster that the {member} is a member of.",
-        ),
-        click.option("--cluster", metavar="NAME", help="The name of the cluster of --replicated."),
-        click.option(
-            "--node", metavar="ID", help=f"The id of the {member} in the cluster. Default: one that {directory} keeps."
-        ),
-        click.option(
+
+    def add(function: _F) -> _F:
+        function = click.option(
             "--servers-sync",
             is_flag=True,
             help=f"States that the NATS servers have `sync_interval: always`, which {purpose} need.",
-        ),
-    )
-
-    def add(function: _F) -> _F:
-        for option in reversed(options):
-            function = option(function)
-        return function
+        )(function)
+        function = click.option(
+            "--node", metavar="ID", help=f"The id of the {member} in the cluster. Default: one that {directory} keeps."
+        )(function)
+        return journal_options(member)(function)
 
     return add
 

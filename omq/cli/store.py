@@ -116,6 +116,8 @@ def stats(directory: Path, as_json: bool) -> None:
         sizes = {name: {"file_bytes": size, "used_bytes": used} for name, (size, used) in inspector.sizes().items()}
         row = {"id": inspector.id, "orderly": inspector.clean_shutdown, "topics": topics, "files": sizes}
         row |= {"snapshot": inspector.format.snapshot, "origin": inspector.format.origin}
+        if inspector.format.replica:
+            row["position"] = inspector.applied.position
     if as_json:
         echo(json.dumps(row))
         return
@@ -123,6 +125,8 @@ def stats(directory: Path, as_json: bool) -> None:
         echo(f"snapshot of store {row['id']}, taken at {row['snapshot']}")
     if origin := inspector.format.origin:
         echo(f"store {row['id']}, restored from a snapshot of store {origin['store']}, taken at {origin['time']}")
+    if "position" in row:
+        echo(f"position: {row['position']}, the last applied entry of the journal")
     for name, size in sizes.items():
         echo(f"{name}: {size['file_bytes']} bytes, {size['used_bytes']} of them in use")
     for topic in topics:

@@ -9,7 +9,7 @@ import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from omq.errors import UsageError
 from omq.serving.cluster import MAX_NAME, Cluster, is_name
@@ -20,13 +20,16 @@ from omq.store.replication.journal import Journal
 from omq.store.replication.replica import ReplicatedStore
 from omq.store.replication.role_machine import ReplicaSettings, Role
 
+if TYPE_CHECKING:
+    from omq.store.replication.nats_connection import NatsOptions
+
 #: The file in the directory of a server that has its id in the cluster.
 NODE_FILE: Final = "node"
 _NODE_BYTES: Final = 8
 #: Seconds of the start in which a journal that cannot be used is an error.
 MAX_FIRST_ATTEMPT_S: Final = 10.0
 
-Connect = Callable[[], Awaitable[Journal]]
+Connect = Callable[[bool], Awaitable[Journal]]
 
 
 class ClusterMember:
@@ -64,11 +67,7 @@ class ClusterMember:
         self._directory = directory
         self._kind = kind
         self._log = log
-        self._journal = cluster.name if kind == "broker" else f"{kind}-{cluster.name}"
-        if not is_name(self._journal):
-            raise UsageError(f"name={cluster.name!r}: must have {MAX_NAME - len(kind) - 1} characters at most").about(
-                "name"
-            )
+        self._journal = journal_of(cluster, kind)
         self._connect = _nats(cluster, self._journal, kind)
         self._role = Role.FOLLOWER
         self._store: ReplicatedStore | None = None
@@ -102,7 +101,7 @@ class ClusterMember:
             role_changed=self._take_role,
             catalog_changed=lambda: self._call(self.catalog_changed),
             loaded=lambda: self._call(self.loaded),
-            cluster_id=hashlib.blake2b(f"omq cluster {self._journal}".encode(), digest_size=16).hexdigest(),
+            cluster_id=store_id(self._journal),
             cluster=self.cluster.name,
             servers_sync=self.cluster.servers_sync,
             kind=self._kind,
@@ -209,6 +208,25 @@ class ClusterMember:
             )
 
 
+def journal_of(cluster: Cluster, kind: str) -> str:
+    """Returns the name of the journal of a cluster of brokers, or of another kind of server.
+
+    Raises:
+        UsageError: The name of the cluster is too long.
+    """
+    name = cluster.name if kind == "broker" else f"{kind}-{cluster.name}"
+    if not is_name(name):
+        raise UsageError(f"name={cluster.name!r}: must have {MAX_NAME - len(kind) - 1} characters at most").about(
+            "name"
+        )
+    return name
+
+
+def store_id(journal: str) -> str:
+    """Returns the id of the stores of a cluster, by the name of its journal."""
+    return hashlib.blake2b(f"omq cluster {journal}".encode(), digest_size=16).hexdigest()
+
+
 def _stored_node(directory: Path) -> str:
     """Returns the id of a server that is kept in its directory, and makes one if there is none.
 
@@ -230,11 +248,29 @@ def _stored_node(directory: Path) -> str:
 def _nats(cluster: Cluster, journal: str, kind: str) -> Connect:
     """Returns the function that connects to the journal of a cluster."""
     try:
-        from omq.store.replication.nats_connection import NatsOptions
         from omq.store.replication.nats_journal import NatsJournal
     except ModuleNotFoundError as missing:
         raise missing_extra("cluster", missing, "replicated") from None
-    options = NatsOptions(
+    options = nats_options(cluster, kind)
+
+    async def connect(create: bool) -> Journal:
+        return await NatsJournal.connect(
+            options,
+            journal,
+            replicas=cluster.replicas,
+            sync_always=cluster.servers_sync,
+            lease=cluster.lease,
+            create=create,
+        )
+
+    return connect
+
+
+def nats_options(cluster: Cluster, kind: str) -> NatsOptions:
+    """Returns the servers of a cluster, and how to log in to them."""
+    from omq.store.replication.nats_connection import NatsOptions
+
+    return NatsOptions(
         servers=tuple(cluster.servers),
         user=cluster.user,
         password=cluster.password,
@@ -244,14 +280,3 @@ def _nats(cluster: Cluster, journal: str, kind: str) -> Connect:
         domain=cluster.domain,
         name=f"omq {kind} of {cluster.name}",
     )
-
-    async def connect() -> Journal:
-        return await NatsJournal.connect(
-            options,
-            journal,
-            replicas=cluster.replicas,
-            sync_always=cluster.servers_sync,
-            lease=cluster.lease,
-        )
-
-    return connect

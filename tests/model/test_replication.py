@@ -265,7 +265,7 @@ MUTATIONS = {
     AppendsAgain: "different orders|follows another one",
     TakesDoubtForStored: "different orders|follows another one",
     TakesDoubtForRefused: "it was in the refused",
-    LeadsBeforeItHasApplied: "does not have the acknowledged write",
+    LeadsBeforeItHasApplied: "does not have the acknowledged write|is applied after",
     SkipsTheSnapshot: "different|follows another one",
     AnswersBeforeTheJournal: "acknowledged|journal ends",
 }

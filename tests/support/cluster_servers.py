@@ -36,7 +36,7 @@ class ClusterServer:
         sync = options.pop("servers_sync", True)
         cluster = Cluster(name="test", servers="nats://memory", node=name, servers_sync=sync)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cluster_member, "_nats", lambda *_: lambda: self._connect())
+            patch.setattr(cluster_member, "_nats", lambda *_: lambda create: self._connect())
             self.server = AsyncServer(directory / name, **{"cluster": cluster, **options})
 
     async def _connect(self) -> RemoteJournal:

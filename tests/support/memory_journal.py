@@ -113,6 +113,13 @@ class MemoryJournal:
             return True  # it may have been truncated
         return any(not chunk.more and chunk.data for chunk in self.chunks[max(after + 1 - self.first, 0) :])
 
+    def entry(self, sequence: int) -> bytes | None:
+        """Returns the entry that ends with a sequence, empty bytes if none does; `None` if the sequence is missing."""
+        if not self.first <= sequence <= self.last:
+            return None
+        index = sequence - self.first
+        return b"" if self.chunks[index].more else self._assemble(index)
+
     async def changed(self) -> None:
         """Waits for the next change."""
         await self._changed.wait()
@@ -234,6 +241,12 @@ class NodeJournal:
         last = self.servers.store(mark, self.servers.last)
         await self._answer()
         return last
+
+    async def entry(self, sequence: int) -> bytes | None:
+        await self._request()
+        entry = self.servers.entry(sequence)
+        await self._answer()
+        return entry
 
     async def size(self) -> int:
         await self._request()
@@ -378,6 +391,9 @@ class RemoteJournal:
 
     async def last(self) -> int:
         return await self._call(self._node.last())
+
+    async def entry(self, sequence: int) -> bytes | None:
+        return await self._call(self._node.entry(sequence))
 
     async def size(self) -> int:
         return await self._call(self._node.size())

@@ -15,7 +15,7 @@ from omq.store.lmdb.applier import Applier
 from omq.store.lmdb.catalog import ENGINES, REPLICA_ENGINES, Catalog, StoredTopic
 from omq.store.lmdb.data_file import DATA_FILE, check_structure, read_meta
 from omq.store.lmdb.environment import Environment
-from omq.store.lmdb.layout import PIECE, STAGE, description, id_ranges, without_checksum
+from omq.store.lmdb.layout import PIECE, STAGE, Applied, description, id_ranges, without_checksum
 from omq.store.lmdb.opening import check_tails
 from omq.store.lmdb.reader import LmdbReader
 from omq.store.lmdb.store_directory import StoreDirectory
@@ -95,6 +95,12 @@ class Inspector:
     def environment(self, topic: StoredTopic) -> Environment:
         """Returns the environment of a topic."""
         return self._environments["strong" if topic.engine == "strong" else "weak"]
+
+    @property
+    def applied(self) -> Applied:
+        """The last entry of the journal that a replica has applied. Raises `DamagedError`."""
+        with self._environments["strong"].read() as reading:
+            return Applied.load(reading)
 
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Returns the bytes of each data file, and the bytes of it in use."""

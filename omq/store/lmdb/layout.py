@@ -34,7 +34,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from omq._core.blocks import HEADER_SIZE, crc32c
 from omq.store.errors import DamagedError
@@ -91,6 +91,28 @@ NEXT_TOPIC: Final = b"i"
 NEXT_STAGE: Final = b"h"
 LAST_GENERATION: Final = b"e"
 APPLIED: Final = b"a"
+
+
+class Applied(NamedTuple):
+    """The row about the last applied entry.
+
+    Attributes:
+        position: Its sequence in the journal.
+        term: The term of its leader.
+        time: Its timestamp, or an earlier entry's if that is higher.
+        backlog: It has left records to drop, for the next `ApplyRetention`.
+    """
+
+    position: int = 0
+    term: int = 0
+    time: int = 0
+    backlog: bool = False
+
+    @classmethod
+    def load(cls, transaction: Any) -> Applied:
+        """Reads the row; zeros before the first entry. Raises `DamagedError`."""
+        row = transaction.get(APPLIED)
+        return cls() if row is None else cls(*APPLIED_ENTRY.unpack(without_checksum(APPLIED, row)))
 
 
 def topic_key(kind: bytes, topic_id: int) -> bytes:

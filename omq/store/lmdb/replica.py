@@ -18,7 +18,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import lmdb
 
@@ -58,7 +58,7 @@ from omq.store.internal import (
 from omq.store.lmdb import consumer_rows, opening
 from omq.store.lmdb.applier import MAX_DELETIONS, Applier
 from omq.store.lmdb.catalog import REPLICA_ENGINES, Catalog, Engine, StoredTopic
-from omq.store.lmdb.layout import APPLIED, APPLIED_ENTRY, with_checksum, without_checksum
+from omq.store.lmdb.layout import APPLIED, APPLIED_ENTRY, Applied, with_checksum
 from omq.store.lmdb.producers import Producers
 from omq.store.lmdb.staging import Stages
 from omq.store.lmdb.store import MOVES, LmdbStore
@@ -79,22 +79,6 @@ FOLLOW_UP: Final = object()
 
 class _EntryFailed(Exception):
     """Raised when this node cannot apply an entry, which others may be able to. Its argument is the reason."""
-
-
-class Applied(NamedTuple):
-    """The row about the last applied entry.
-
-    Attributes:
-        position: Its sequence in the journal.
-        term: The term of its leader.
-        time: Its timestamp, or an earlier entry's if that is higher.
-        backlog: It has left records to drop, for the next `ApplyRetention`.
-    """
-
-    position: int = 0
-    term: int = 0
-    time: int = 0
-    backlog: bool = False
 
 
 class EntryApplier(Applier):
@@ -124,8 +108,7 @@ class EntryApplier(Applier):
 
     def load_applied(self, transaction: Any) -> None:
         """Reads the row about the last applied entry. Raises `DamagedError`."""
-        if (row := transaction.get(APPLIED)) is not None:
-            self._set_applied(Applied(*APPLIED_ENTRY.unpack(without_checksum(APPLIED, row))))
+        self._set_applied(Applied.load(transaction))
 
     def _set_applied(self, applied: Applied) -> None:
         self.applied = self._last = applied

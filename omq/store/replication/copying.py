@@ -7,7 +7,7 @@ from pathlib import Path
 
 from omq.store.errors import StoreError
 from omq.store.lmdb.environment import Environment
-from omq.store.lmdb.layout import APPLIED, APPLIED_ENTRY, without_checksum
+from omq.store.lmdb.layout import Applied
 from omq.store.lmdb.snapshot import take_snapshot
 from omq.unpatched import subprocess
 
@@ -31,13 +31,12 @@ def copy_replica(directory: Path, target: Path, kind: str) -> int:
     return int(done.stdout)
 
 
-def position_of(snapshot: Path) -> int:
-    """Returns the position of a snapshot."""
+def applied_of(snapshot: Path) -> Applied:
+    """Returns the last entry that a snapshot contains."""
     environment = Environment(snapshot / "strong", sync=False, readonly=True)
     try:
         with environment.read() as reading:
-            row = reading.get(APPLIED)
-            return 0 if row is None else int(APPLIED_ENTRY.unpack(without_checksum(APPLIED, row))[0])
+            return Applied.load(reading)
     finally:
         environment.close()
 
@@ -46,4 +45,4 @@ def main() -> None:
     """Copies a replica and prints the position of the copy."""
     directory, target, kind = sys.argv[1:]
     take_snapshot(directory, target, kind=kind)
-    print(position_of(Path(target)))
+    print(applied_of(Path(target)).position)

@@ -12,6 +12,11 @@ from omq.store.errors import StoreError
 SERVERS_NEEDED: Final = (
     "a majority of its servers must run, and have space (max_file_store); restart those whose file system was full"
 )
+#: What to do about a journal that has lost entries. Each broker has all of them that it has applied.
+RESTORE: Final = (
+    "keep the directories of all brokers, stop them, and begin a new journal: `omq broker restore` with the directory "
+    "that has the highest position by `omq store stats`"
+)
 
 
 class Fenced(StoreError):
@@ -113,6 +118,18 @@ class Journal(Protocol):
         """Returns the last sequence of the journal, 0 if nothing was ever appended.
 
         Each append that was acknowledged before the call is at or below it. An entry may be unfinished there.
+
+        Raises:
+            JournalUnavailable: The servers do not answer.
+        """
+        ...
+
+    async def entry(self, sequence: int) -> bytes | None:
+        """Returns the entry whose last chunk has a sequence, which is above 0.
+
+        Returns:
+            The entry; empty bytes if no entry ends there. None if the sequence was truncated, or the server that
+            answers does not have it yet.
 
         Raises:
             JournalUnavailable: The servers do not answer.

@@ -24,7 +24,7 @@ import math
 import os
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -32,6 +32,7 @@ from uuid import uuid4
 
 from omq.store.errors import StoreError
 from omq.store.replication.journal import (
+    RESTORE,
     SERVERS_NEEDED,
     Fenced,
     JournalEntry,
@@ -75,7 +76,6 @@ _EXPECTED: Final = "Nats-Expected-Last-Sequence"
 _CLUSTER: Final = "omq-cluster"
 _JOURNAL: Final = "omq-journal"
 _LEASE: Final = "omq-lease"
-_RESTORE: Final = "stop the brokers, and begin a new cluster with the store of the broker that was last the leader"
 _log = logging.getLogger("omq.replication")
 
 
@@ -165,11 +165,11 @@ class NatsJournal:
             max_bytes: The bytes that the journal may take; -1 for no limit.
             sync_always: The operator states that all servers have `sync_interval: always`.
             lease: The duration of the lease in seconds, if the stream does not exist yet; otherwise its own is used.
-            create: Create the stream if it does not exist.
+            create: Create the stream if it does not exist, unless there is a snapshot of an earlier one.
 
         Raises:
             JournalUnavailable: The servers do not answer.
-            JournalUnusable: JetStream is not enabled, or the stream has other settings.
+            JournalUnusable: JetStream is not enabled, the stream has other settings, or it was deleted.
         """
         connection = NatsConnection(options)
         try:
@@ -180,6 +180,78 @@ class NatsJournal:
             await connection.close()
             raise
         return journal
+
+    @classmethod
+    async def check_missing(cls, options: NatsOptions, cluster: str) -> None:
+        """Checks that the servers have no journal of a cluster.
+
+        Raises:
+            JournalUnavailable: The servers do not answer.
+            JournalUnusable: The stream exists, or JetStream is not enabled.
+        """
+        connection = NatsConnection(options)
+        try:
+            journal = cls(connection, cluster)
+            await connection.open()
+            info = await journal._elected(lambda: journal._found(PROBE_TIMEOUT_S))
+        finally:
+            await connection.close()
+        if info is not None:
+            state = info["state"]
+            raise JournalUnusable(
+                f"the stream {journal._stream!r} exists, with the sequences {state['first_seq']} to "
+                f"{state['last_seq']}; to replace it, stop the brokers, and delete it: "
+                f"`nats stream rm {journal._stream}`"
+            )
+
+    @classmethod
+    async def restore(
+        cls,
+        options: NatsOptions,
+        cluster: str,
+        position: int,
+        snapshot: Path,
+        first: bytes,
+        *,
+        replicas: int = 3,
+        lease: float = DEFAULT_LEASE_S,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Begins a new journal after a snapshot. Call `check_missing` before.
+
+        Args:
+            options: The servers.
+            cluster: The name of the cluster.
+            position: The position of the snapshot, after which the journal begins.
+            snapshot: The directory of the snapshot. It replaces any snapshot that the servers have.
+            first: The first entry.
+            replicas: The servers that keep a copy.
+            lease: The duration of the lease in seconds.
+            progress: Called with the bytes of the snapshot that were sent, and their total.
+
+        Raises:
+            JournalUnavailable: The servers do not answer.
+            JournalUnusable: The stream exists, or the servers cannot keep it.
+        """
+        connection = NatsConnection(options)
+        try:
+            journal = cls(connection, cluster, replicas, lease=lease)
+            await connection.open()
+            await journal._restore(position, snapshot, first, progress)
+        finally:
+            await connection.close()
+
+    async def _restore(
+        self, position: int, snapshot: Path, first: bytes, progress: Callable[[int, int], None] | None
+    ) -> None:
+        try:
+            await self._snapshots.put(position, snapshot, progress, always=True)
+        except NatsApiError as error:
+            raise error.explained("storing the snapshot") from error
+        self._config["first_seq"] = position + 1
+        await self._open(True)
+        if (sequence := await self.append(first, position)) != position + 1:
+            raise JournalUnusable(f"the stream {self._stream!r} begins at {sequence} instead of {position + 1}")
 
     async def append(self, payload: bytes, expected: int) -> int:
         """Appends an entry, and waits until a majority of the servers has it. See `Journal.append`."""
@@ -250,6 +322,18 @@ class NatsJournal:
             raise self._backwards(last, known)
         self._last = max(self._last, last)
         return last
+
+    async def entry(self, sequence: int) -> bytes | None:
+        """Returns the entry whose last chunk has a sequence. See `Journal.entry`."""
+        if (message := await self._message(sequence)) is None:
+            return None
+        head = self._head(message)
+        assembler = _ChunkAssembler()
+        for earlier in range(sequence - (head.chunk if head is not None else 0), sequence):
+            if (chunk := await self._message(earlier)) is None:
+                return None
+            assembler.add(self._head(chunk), chunk.data)
+        return assembler.add(head, message.data) or b""
 
     async def size(self) -> int:
         """Returns the bytes that the journal keeps. See `Journal.size`."""
@@ -325,17 +409,20 @@ class NatsJournal:
                 raise self._missing() from error
             raise error.explained(action) from error
 
-    async def _open(self, create: bool) -> None:
-        """Opens the stream as soon as the servers have leaders."""
+    async def _elected(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Repeats a call until the servers have leaders, and returns its result."""
         deadline = time.monotonic() + self._connection.options.timeout
         while True:
             try:
-                info = await self._info(create)
-                break
+                return await call()
             except JournalUnavailable:
                 if time.monotonic() > deadline:
                     raise
             await asyncio.sleep(RETRY_DELAY_S)
+
+    async def _open(self, create: bool) -> None:
+        """Opens the stream as soon as the servers have leaders."""
+        info = await self._elected(lambda: self._info(create))
         self._check(info)
         self.identity = info["config"]["metadata"][_JOURNAL]
         if (lease := float(info["config"]["metadata"][_LEASE])) != self.lease:
@@ -353,8 +440,20 @@ class NatsJournal:
             )
 
     async def _info(self, create: bool) -> Any:
+        if (info := await self._found(PROBE_TIMEOUT_S)) is not None:
+            return info
+        if not create:
+            raise self._missing()
+        if "first_seq" not in self._config and (position := await self._snapshot_position()) is not None:
+            raise JournalUnusable(
+                f"the stream {self._stream!r} was deleted, and its snapshot up to {position} is still there; {RESTORE}"
+            )
+        return await self._create()
+
+    async def _found(self, timeout: float) -> Any:
+        """Returns the answer to `STREAM.INFO`; None if the servers do not know the stream."""
         try:
-            return await self._connection.call(f"STREAM.INFO.{self._stream}", timeout=PROBE_TIMEOUT_S)
+            return await self._connection.call(f"STREAM.INFO.{self._stream}", timeout=timeout)
         except NoResponders as error:
             if self._connection.has_jetstream:
                 raise
@@ -362,9 +461,9 @@ class NatsJournal:
                 "the NATS servers run without JetStream; add `jetstream { store_dir: ... }` to their configuration"
             ) from error
         except NatsApiError as error:
-            if error.code != STREAM_NOT_FOUND or not create:
+            if error.code != STREAM_NOT_FOUND:
                 raise error.explained(f"opening the journal {self._stream!r}") from error
-        return await self._create()
+        return None
 
     async def _create(self) -> Any:
         metadata = {_CLUSTER: self._cluster, _JOURNAL: uuid4().hex, _LEASE: str(self.lease)}
@@ -509,6 +608,8 @@ class NatsJournal:
         except NatsApiError as error:
             if error.code == NO_MESSAGE:
                 return None
+            if error.code == STREAM_NOT_FOUND:
+                raise self._missing() from error
             raise JournalUnavailable(str(error.explained(f"reading the sequence {sequence}"))) from error
         lines = base64.b64decode(answer["message"].get("hdrs", "")).decode(errors="replace").split("\r\n")
         headers = {name: value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}
@@ -536,7 +637,7 @@ class NatsJournal:
         """Returns the state of the stream, if it is still the same one."""
         info = await self._call("reading the journal", f"STREAM.INFO.{self._stream}", None, timeout, stay)
         if (info["config"].get("metadata") or {}).get(_JOURNAL) != self.identity:
-            raise JournalUnusable(f"the stream {self._stream!r} was deleted and created again; {_RESTORE}")
+            raise JournalUnusable(f"the stream {self._stream!r} was deleted and created again; {RESTORE}")
         self._missing_since = None
         return info["state"]
 
@@ -553,22 +654,25 @@ class NatsJournal:
         await self._begin(position)
         if await self._message(position + 1) is None:
             await self._begin(position)  # it may have been truncated meanwhile
-            raise JournalUnusable(f"the journal {self._stream!r} has lost the sequence {position + 1}; {_RESTORE}")
+            raise JournalUnusable(f"the journal {self._stream!r} has lost the sequence {position + 1}; {RESTORE}")
 
     async def _truncated(self, position: int, first: int) -> None:
-        try:
-            snapshot = await self._snapshots.position()
-        except NatsApiError as error:
-            raise error.explained("reading the newest snapshot") from error
+        snapshot = await self._snapshot_position()
         if snapshot is None or snapshot < first - 1:
             has = "there is no snapshot" if snapshot is None else f"the newest snapshot ends at {snapshot}"
-            raise JournalUnusable(f"the stream {self._stream!r} was purged up to {first - 1}, and {has}; {_RESTORE}")
+            raise JournalUnusable(f"the stream {self._stream!r} was purged up to {first - 1}, and {has}; {RESTORE}")
         raise Truncated(f"the journal begins at {first}, after the position {position}; load the snapshot", first)
+
+    async def _snapshot_position(self) -> int | None:
+        try:
+            return await self._snapshots.position()
+        except NatsApiError as error:
+            raise error.explained("reading the newest snapshot") from error
 
     def _backwards(self, last: int, known: int) -> StoreError:
         return JournalUnusable(
             f"the journal {self._stream!r} ends at {last}, but {known} was stored; the stream was deleted and created "
-            f"again, or restored from a backup; {_RESTORE}"
+            f"again, or restored from a backup; {RESTORE}"
         )
 
     def _missing(self) -> StoreError:
@@ -578,7 +682,7 @@ class NatsJournal:
             self._missing_since = now
         if now - self._missing_since < MISSING_S:
             return JournalUnavailable(f"the servers do not know the stream {self._stream!r}")
-        return JournalUnusable(f"the stream {self._stream!r} was deleted; {_RESTORE}")
+        return JournalUnusable(f"the stream {self._stream!r} was deleted; {RESTORE}")
 
 
 def _is_lease(text: str) -> bool:

@@ -89,15 +89,23 @@ class NatsSnapshots:
         newest = await self._newest()
         return newest and newest.position
 
-    async def put(self, position: int, directory: Path, progress: Callable[[int, int], None] | None) -> int:
+    async def put(
+        self, position: int, directory: Path, progress: Callable[[int, int], None] | None, *, always: bool = False
+    ) -> int:
         """Stores the files of a directory as the newest snapshot, unless there is one of a later position.
+
+        Args:
+            position: The position of the snapshot.
+            directory: Its directory.
+            progress: Called with the bytes that were sent, and their total.
+            always: Also replace a snapshot of a later position.
 
         Returns:
             The position of the snapshot that it replaces; 0 if it replaces none.
         """
         for _ in range(MAX_UPLOADS):
             old = await self._newest()
-            if old is not None and old.position > position:
+            if old is not None and old.position > position and not always:
                 return 0
             if await self._replace(old, position, directory, progress):
                 return 0 if old is None else old.position

@@ -178,7 +178,8 @@ class ReplicatedStore:
     Args:
         directory: The directory of this node: it has the store in `replica`, and snapshots that are copied. No store
             without a cluster can be opened in it.
-        connect: Connects to the journal; called in the loop of this store, again if it raises `JournalUnavailable`.
+        connect: Connects to the journal; called in the loop of this store, again if it raises `JournalUnavailable`. Its
+            argument: create a journal if there is none.
         settings: The id of the node, its endpoints and its lease.
         notify: Called with finished writes.
         appended: Called with the last ids of the topics that have grown.
@@ -201,7 +202,7 @@ class ReplicatedStore:
     def __init__(
         self,
         directory: str | os.PathLike[str],
-        connect: Callable[[], Awaitable[Journal]],
+        connect: Callable[[bool], Awaitable[Journal]],
         settings: ReplicaSettings,
         *,
         notify: Notify,
@@ -315,7 +316,12 @@ class ReplicatedStore:
         try:
             self._loop.run_until_complete(self._take_part())
         except StoreError as error:
-            log.critical("node %s takes no part in the cluster: %s", self._settings.node, error)
+            log.critical(
+                "node %s takes no part in the cluster, and has applied the entries up to %d: %s",
+                self._settings.node,
+                self.position,
+                error,
+            )
             self._broken = without_traceback(error)
         except BaseException as error:
             log.exception("node %s takes no part in the cluster", self._settings.node)
@@ -348,7 +354,7 @@ class ReplicatedStore:
         reported = ""
         while not self._closed:
             try:
-                journal = await self._connect()
+                journal = await self._connect(not self.position)  # what this node has applied was in a journal
                 self._tried.set()
                 return journal
             except JournalUnavailable as error:

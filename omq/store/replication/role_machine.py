@@ -21,7 +21,15 @@ from omq.store.clock import wall
 from omq.store.errors import InDoubt, NotLeader, StoreError, StoreFailed, without_traceback
 from omq.store.interface import Append, Notify, Stage, Write
 from omq.store.replication.codec import Entry, Kind, Lease, decode, encode
-from omq.store.replication.journal import SERVERS_NEEDED, Fenced, Journal, JournalEntry, JournalUnavailable, Truncated
+from omq.store.replication.journal import (
+    RESTORE,
+    SERVERS_NEEDED,
+    Fenced,
+    Journal,
+    JournalEntry,
+    JournalUnavailable,
+    Truncated,
+)
 from omq.store.replication.lease import ElectionTimer, HeldLease
 
 log = logging.getLogger("omq.store")
@@ -45,8 +53,8 @@ SNAPSHOT_PREFIX: Final = "snapshot-"  # of the directories in which snapshots ar
 
 NO_ANSWER: Final = f"the journal does not answer: {SERVERS_NEEDED}"
 REPLACED: Final = (
-    "its servers have lost entries, or the journal was replaced. If the other nodes agree with the journal, move the "
-    "directory of this node away, so that it loads a snapshot"
+    "its servers have lost entries, or the journal was replaced. If another node leads and has all messages, move the "
+    f"directory of this node away, so that it loads a snapshot; otherwise {RESTORE}"
 )
 
 _T = TypeVar("_T")
@@ -393,6 +401,24 @@ class RoleMachine:
             )
         return last
 
+    async def _check_applied(self) -> None:
+        """Raises `StoreFailed` if the journal has another entry in place of the last one that this node has applied.
+
+        A journal that was replaced, or restored from a backup, may have grown beyond it again.
+        """
+        await self._applied(0)
+        sequence, _ = self._local.position
+        if not sequence:
+            return
+        payload = await self._call(self._journal.entry(sequence), self._clock.now() + self._journal.lease)
+        if payload is None:
+            return
+        if payload:
+            entry = decode(payload)
+            if max(entry.timestamp, entry.previous) == self._local.timestamp:
+                return
+        raise StoreFailed(f"the journal has another entry {sequence} than this node has applied: {REPLACED}")
+
     # The follower
 
     async def _follow(self) -> float:
@@ -404,6 +430,7 @@ class RoleMachine:
             entries = _EntryReader(self._journal.read(self.position), self._clock)
             try:
                 self._check_end(await self._call(self._journal.last(), self._clock.now() + self._journal.lease))
+                await self._check_applied()
                 while True:
                     read = await entries.next(self._claim_at())
                     if read is None:

@@ -280,9 +280,9 @@ class TestTruncation:
         async def test(journal: NatsJournal) -> None:
             await journal.append(b"first", 0)
             await journal._connection.call(f"STREAM.DELETE.{journal._stream}")
-            with pytest.raises(JournalUnusable, match="'OMQ_deleted' was deleted; stop the brokers"):
+            with pytest.raises(JournalUnusable, match="'OMQ_deleted' was deleted; keep the directories"):
                 await journal.append(b"second", 1)
-            with pytest.raises(JournalUnusable, match="was deleted; stop the brokers"):
+            with pytest.raises(JournalUnusable, match="was deleted; keep the directories"):
                 await anext(journal.read(0))
             async with opened(servers, "deleted") as other:
                 assert other.identity != journal.identity
@@ -293,6 +293,50 @@ class TestTruncation:
                     await anext(other.read(3))
 
         with_journal(servers, "deleted", test)
+
+    def test_a_deleted_stream_is_not_created_again_next_to_its_snapshot(
+        self, servers: NatsServers, tmp_path: Path
+    ) -> None:
+        (tmp_path / "data").write_bytes(b"old")
+
+        async def test(journal: NatsJournal) -> None:
+            for number in range(5):
+                await journal.append(b"%d" % number, number)
+            await journal.put_snapshot(5, tmp_path)
+            options = NatsOptions(servers=servers.urls)
+            with pytest.raises(
+                JournalUnusable, match=r"'OMQ_kept' exists, with the sequences 1 to 5; .* `nats stream rm"
+            ):
+                await NatsJournal.check_missing(options, "kept")
+            await journal._connection.call(f"STREAM.DELETE.{journal._stream}")
+            with pytest.raises(JournalUnusable, match="was deleted, and its snapshot up to 5 is still there; keep the"):
+                await NatsJournal.connect(options, "kept")
+            await NatsJournal.check_missing(options, "kept")
+            (tmp_path / "data").write_bytes(b"new")
+            await NatsJournal.restore(options, "kept", 3, tmp_path, b"first")
+            async with opened(servers, "kept") as other:
+                with pytest.raises(Truncated, match="begins at 4"):
+                    await entries(other)
+                assert await other.get_snapshot(tmp_path / "copy") == 3
+                assert (tmp_path / "copy" / "data").read_bytes() == b"new"
+                assert await entries(other, 3) == [(4, b"first")]
+
+        with_journal(servers, "kept", test)
+
+    @pytest.mark.parametrize("size", [10, 2_500_000])
+    def test_an_entry_is_found_by_its_last_sequence(self, servers: NatsServers, size: int) -> None:
+        async def test(journal: NatsJournal) -> None:
+            last = await journal.append(bytes(size), 0)
+            mark = await journal.last()
+            assert await journal.entry(last) == bytes(size)
+            assert await journal.entry(mark) == b""
+            assert await journal.entry(mark + 1) is None
+            if last > 1:
+                assert await journal.entry(last - 1) == b""
+                await journal.truncate(last)
+                assert await journal.entry(last) is None
+
+        with_journal(servers, f"found{size}", test)
 
     def test_a_server_that_does_not_know_the_stream_yet_is_asked_again(
         self, servers: NatsServers, monkeypatch: pytest.MonkeyPatch
@@ -486,7 +530,7 @@ class TestSettings:
                 await NatsJournal.connect(options, "taken")
             with pytest.raises(JournalUnusable, match="another stream has the subject of the journal"):
                 await NatsJournal.connect(options, "free")
-            with pytest.raises(JournalUnusable, match="stream not found"):
+            with pytest.raises(JournalUnusable, match="'OMQ_missing' was deleted; keep the directories"):
                 await NatsJournal.connect(options, "missing", create=False)
 
         with_journal(servers, "mine", test)

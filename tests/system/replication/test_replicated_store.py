@@ -32,8 +32,9 @@ LEASE_S = 2.0
 def start(
     servers: NatsServers, directory: Path, name: str, *, cluster: str = "store", snapshot_bytes: int = 0
 ) -> Opened:
-    async def connect() -> NatsJournal:
-        return await NatsJournal.connect(NatsOptions(servers=servers.urls), cluster, sync_always=True, lease=LEASE_S)
+    async def connect(create: bool) -> NatsJournal:
+        options = NatsOptions(servers=servers.urls)
+        return await NatsJournal.connect(options, cluster, sync_always=True, lease=LEASE_S, create=create)
 
     settings = ReplicaSettings(name, (f"tcp://{name}",), snapshot_bytes=snapshot_bytes)
     return Opened(lambda **calls: ReplicatedStore(directory / name, connect, settings, servers_sync=True, **calls))

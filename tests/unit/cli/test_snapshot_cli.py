@@ -107,3 +107,21 @@ def test_progress_is_shown_on_a_terminal(directory: Path, tmp_path: Path) -> Non
         assert b"100%" in os.read(ours, 10_000)
     finally:
         os.close(ours)
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "text"),
+    [
+        ([], 2, "Missing argument 'DIR', or the options --cluster and --replicated."),
+        (["--cluster", "c"], 2, "--replicated: is missing"),
+        (["--replicated", "nats://h:1"], 2, "--cluster: is missing"),
+        (["DIR", "--replicated", "nats://h:1", "--cluster", "c"], 2, "DIR: give a directory, or the options of a clus"),
+        (["--replicated", "nats://h:1", "--cluster", "c"], 1, "is of a broker without a cluster, and cannot become a"),
+    ],
+)
+def test_wrong_options_of_a_cluster_that_is_restored(
+    directory: Path, options: list[str], status: int, text: str
+) -> None:
+    failed = run("restore", directory, *options)
+    assert failed.exit_code == status
+    assert text in " ".join(failed.output.split())

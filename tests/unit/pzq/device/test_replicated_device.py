@@ -52,7 +52,7 @@ class Node:
         self.leads = False
         self.device.on_role = self._take_role
 
-    async def _connect(self) -> RemoteJournal:
+    async def _connect(self, create: bool) -> RemoteJournal:
         return self.journal
 
     def _take_role(self, leads: bool) -> None:

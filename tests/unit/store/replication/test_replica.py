@@ -53,7 +53,7 @@ class Node:
         self.loads = 0  # of snapshots
         given = ReplicaSettings(name, (f"tcp://{name}",), **{"snapshot_bytes": 0, **settings})
 
-        async def connect() -> RemoteJournal:
+        async def connect(create: bool) -> RemoteJournal:
             return self.journal
 
         self.opened = Opened(
@@ -450,7 +450,7 @@ def test_a_node_starts_without_the_journal(cluster: Cluster) -> None:
     attempts: list[int] = []
     errors: list[Exception] = [JournalUnusable("another cluster"), JournalUnavailable("no server answers")]
 
-    async def connect() -> RemoteJournal:
+    async def connect(create: bool) -> RemoteJournal:
         attempts.append(1)
         raise errors[-1] if len(errors) == 1 else errors.pop()
 
@@ -472,7 +472,7 @@ def test_a_node_starts_without_the_journal(cluster: Cluster) -> None:
 def test_a_journal_that_stays_away_is_reported_once(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     texts = iter(["no server answers", "no server answers", "no server answers", "the user is refused"])
 
-    async def connect() -> RemoteJournal:
+    async def connect(create: bool) -> RemoteJournal:
         raise JournalUnavailable(next(texts, "the user is refused"))
 
     settings = ReplicaSettings("a")

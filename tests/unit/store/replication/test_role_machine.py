@@ -229,7 +229,8 @@ def test_a_leader_stops_if_the_journal_has_lost_entries() -> None:
     run(test)
 
 
-def test_a_node_stops_if_the_journal_has_other_entries_than_it_has_applied() -> None:
+@pytest.mark.parametrize("truncated", [False, True])
+def test_a_node_stops_if_the_journal_has_other_entries_than_it_has_applied(truncated: bool) -> None:
     async def test(servers: MemoryJournal) -> None:
         first, second = Node(servers, "a"), Node(servers, "b")
         await until(lambda: first.machine.is_leader_now() or second.machine.is_leader_now())
@@ -245,9 +246,30 @@ def test_a_node_stops_if_the_journal_has_other_entries_than_it_has_applied() -> 
         await lagging.write("y", "z")
         behind = RoleMachine(ReplicaSettings("b"), servers.node(), follower.store, finished=print, clock=LoopClock())
         await lagging.write("w")
-        with pytest.raises(StoreFailed, match="follows another one than"):
+        if truncated:
+            servers.truncate(follower.store.position[0] + 1)
+        with pytest.raises(StoreFailed, match="follows another one than" if truncated else "has another entry"):
             await behind.run()
         assert follower.store.records == ["x"]
+
+    run(test)
+
+
+def test_a_journal_that_has_grown_beyond_lost_entries_is_not_led() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        await node.leads()
+        await node.write("x")
+        node.task.cancel()
+        await asyncio.wait([node.task])
+        del servers.chunks[node.store.position[0] - 1 :]  # servers from a backup
+        while servers.last <= node.store.position[0]:
+            await servers.node().last()
+        again = RoleMachine(ReplicaSettings("a"), servers.node(), node.store, finished=print, clock=LoopClock())
+        last = servers.last
+        with pytest.raises(StoreFailed, match="the journal has another entry 3 than this node has applied"):
+            await again.run()
+        assert not servers.has_entry_after(last)
 
     run(test)
 
