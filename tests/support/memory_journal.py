@@ -254,6 +254,13 @@ class NodeJournal:
         await self._answer()
         return size
 
+    async def is_complete(self) -> bool:
+        await self._request()
+        servers = self.servers
+        complete = servers.first == 1 or (servers.snapshot is not None and servers.snapshot[0] >= servers.first - 1)
+        await self._answer()
+        return complete
+
     async def truncate(self, below: int) -> None:
         await self._request()
         self.servers.truncate(below)
@@ -397,6 +404,9 @@ class RemoteJournal:
 
     async def size(self) -> int:
         return await self._call(self._node.size())
+
+    async def is_complete(self) -> bool:
+        return await self._call(self._node.is_complete())
 
     async def truncate(self, below: int) -> None:
         await self._call(self._node.truncate(below))

@@ -146,6 +146,16 @@ class Journal(Protocol):
         """
         ...
 
+    async def is_complete(self) -> bool:
+        """Returns whether a new node can come to the state of the others.
+
+        It cannot if entries are gone that no snapshot contains.
+
+        Raises:
+            JournalUnavailable: The servers do not answer.
+        """
+        ...
+
     async def truncate(self, below: int) -> None:
         """Drops the entries with sequences below this one.
 

@@ -339,6 +339,11 @@ class NatsJournal:
         """Returns the bytes that the journal keeps. See `Journal.size`."""
         return int((await self._checked(PROBE_TIMEOUT_S, stay=True))["bytes"])
 
+    async def is_complete(self) -> bool:
+        """Returns whether a new node can come to the state of the others. See `Journal.is_complete`."""
+        first = int((await self._checked(PROBE_TIMEOUT_S, stay=True))["first_seq"])
+        return first <= 1 or (await self._snapshot_position() or 0) >= first - 1
+
     async def truncate(self, below: int) -> None:
         """Drops the entries with sequences below this one. See `Journal.truncate`."""
         if below <= 1:
@@ -660,7 +665,10 @@ class NatsJournal:
         snapshot = await self._snapshot_position()
         if snapshot is None or snapshot < first - 1:
             has = "there is no snapshot" if snapshot is None else f"the newest snapshot ends at {snapshot}"
-            raise JournalUnusable(f"the stream {self._stream!r} was purged up to {first - 1}, and {has}; {RESTORE}")
+            raise JournalUnavailable(
+                f"the stream {self._stream!r} was purged up to {first - 1}, and {has}. A leader stores one within "
+                f"a minute; without a leader {RESTORE}"
+            )
         raise Truncated(f"the journal begins at {first}, after the position {position}; load the snapshot", first)
 
     async def _snapshot_position(self) -> int | None:

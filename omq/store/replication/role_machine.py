@@ -47,6 +47,8 @@ MAX_RETRY_DELAY_S: Final = 1.0
 #: The seconds after which a snapshot that has failed is repeated: at first, and at most.
 MIN_SNAPSHOT_DELAY_S: Final = 10.0
 MAX_SNAPSHOT_DELAY_S: Final = 600.0
+#: The interval at which the leader checks that a new node could load a snapshot.
+CHECK_INTERVAL_S: Final = 60.0
 #: Bytes that the servers add to an entry, about.
 ENTRY_OVERHEAD_BYTES: Final = 128
 SNAPSHOT_PREFIX: Final = "snapshot-"  # of the directories in which snapshots are made and received
@@ -534,7 +536,7 @@ class RoleMachine:
         held.renew(since)
         self._next_upkeep = clock.now()
         self._journal_bytes = 0
-        counting = asyncio.ensure_future(self._count_kept())
+        watching = asyncio.ensure_future(self._watch_journal())
         try:
             if clock.now() < held.end:
                 self._set_role(Role.LEADER)
@@ -560,7 +562,7 @@ class RoleMachine:
             pass
         finally:
             self._step_down()
-            await _cancel(counting)
+            await _cancel(watching)
 
     async def _idle(self, until: float) -> None:
         """Waits for writes."""
@@ -713,13 +715,22 @@ class RoleMachine:
 
     # Snapshots
 
+    async def _watch_journal(self) -> None:
+        """Counts what the journal keeps, and checks it again and again."""
+        if not self._settings.snapshot_bytes:
+            return
+        await self._count_kept()
+        while True:
+            await self._check_complete()
+            await self._pause(CHECK_INTERVAL_S)
+
     async def _count_kept(self) -> None:
         """Adds the entries of earlier leaders since the last snapshot.
 
         They have truncated the journal up to the snapshot before that one, so it keeps `snapshot_bytes` more.
         """
         limit = self._settings.snapshot_bytes
-        while limit:
+        while True:
             try:
                 size = await self._journal.size()
             except StoreError:
@@ -728,6 +739,20 @@ class RoleMachine:
             if self._snapshot is None:
                 self._journal_bytes += size if size < limit else size - limit
             return
+
+    async def _check_complete(self) -> None:
+        """Demands a snapshot if a new node could not come to the state of this one."""
+        try:
+            complete = await self._journal.is_complete()
+        except StoreError:
+            return
+        if not complete and self._snapshot is None:
+            log.warning(
+                "node %s: entries of the journal are gone that no snapshot contains: its stream was purged, or the "
+                "snapshot was deleted; this node stores a snapshot",
+                self._settings.node,
+            )
+            self._journal_bytes = max(self._journal_bytes, self._settings.snapshot_bytes)
 
     def _make_snapshot(self) -> None:
         """Begins a snapshot if the journal has grown enough, or repeats one that has failed."""

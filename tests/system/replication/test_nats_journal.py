@@ -269,8 +269,12 @@ class TestTruncation:
         async def test(journal: NatsJournal) -> None:
             for number in range(3):
                 await journal.append(b"%d" % number, number)
+            assert await journal.is_complete()
             await journal._connection.call(f"STREAM.PURGE.{journal._stream}")
-            with pytest.raises(JournalUnusable, match="was purged up to 3, and there is no snapshot"):
+            assert not await journal.is_complete()
+            with pytest.raises(
+                JournalUnavailable, match=r"was purged up to 3, and there is no snapshot\. A leader stores"
+            ):
                 await entries(journal, 1)
 
         with_journal(servers, "purged", test)

@@ -114,6 +114,28 @@ def test_leaders_in_turn_truncate_the_journal(servers: NatsServers, tmp_path: Pa
             node.log.close()
 
 
+def test_a_new_node_joins_after_a_purge(servers: NatsServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omq.store.replication.role_machine.CHECK_INTERVAL_S", 0.5)
+    asyncio.run(create(servers, "purged"))
+
+    async def purge() -> None:
+        async with opened(servers, "purged", sync_always=True, lease=LEASE_S) as journal:
+            await journal._connection.call(f"STREAM.PURGE.{journal._stream}")
+
+    nodes = [start(servers, tmp_path, "a", cluster="purged", snapshot_bytes=1 << 30)]
+    try:
+        until(nodes[0].log.is_leader_now)
+        topic = nodes[0].do(MakeTopic("t", "broadcast", "weak")).topic_id
+        nodes[0].do(Append(topic, RECORD, 1))
+        asyncio.run(purge())
+        nodes.append(start(servers, tmp_path, "b", cluster="purged"))
+        nodes[1].wait_grown(topic, 1)
+        until(lambda: not nodes[1].log.trouble)
+    finally:
+        for node in nodes:
+            node.log.close()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("round", range(20))

@@ -525,6 +525,33 @@ def test_a_snapshot_that_fails_is_repeated_after_growing_delays() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("lost", ["entries", "snapshot"])
+def test_a_leader_replaces_what_the_servers_have_lost(
+    lost: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omq.store.replication.role_machine.CHECK_INTERVAL_S", 5 * LEASE_S)
+
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers, snapshot_bytes=10_000)
+        await node.leads()
+        await node.write("x", "y")
+        if lost == "snapshot":
+            while servers.first == 1:
+                await node.write("z" * 500)
+            servers.snapshot = None
+        else:
+            servers.truncate(servers.last + 1)
+        await asyncio.sleep(6 * LEASE_S)
+        assert servers.snapshot is not None
+        assert servers.snapshot[0] >= servers.first - 1
+        other = Node(servers, "b")
+        await until(lambda: other.store.records == node.store.records)
+        await asyncio.sleep(15 * LEASE_S)
+
+    run(test)
+    assert len([one for one in caplog.records if "that no snapshot contains" in one.getMessage()]) == 1
+
+
 @pytest.mark.parametrize("error", [None, JournalUnavailable("no answer"), JournalUnusable("another stream")])
 def test_a_leader_does_not_wait_for_the_size_of_the_journal(error: StoreError | None) -> None:
     async def test(servers: MemoryJournal) -> None:
