@@ -137,6 +137,12 @@ class ClusterMember:
             return []
         return list(lease.endpoints) if self._is_other(lease) else []
 
+    @property
+    def leader_node(self) -> str:
+        """The id of the server that has the lease, as far as it is known."""
+        lease = None if self._store is None else self._store.lease
+        return "" if lease is None else lease.node
+
     def _is_other(self, lease: Lease) -> bool:
         """Returns whether another server has a lease, and has not ended it itself."""
         return lease.node != self.node and lease.duration_us > 0

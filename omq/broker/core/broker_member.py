@@ -31,6 +31,14 @@ class BrokerMember(ClusterMember):
         trouble = f": {self.trouble}" if self.trouble else ""
         return NotLeader(f"this broker is a follower; no leader of {name!r} is known now{trouble}")
 
+    def sexp_advice(self) -> str:
+        """Returns what a client of S-expressions does after `NotLeader`; empty if the leader is not known.
+
+        The brokers know only each other's endpoints for ZeroMQ clients.
+        """
+        leader = ", ".join(self.leader())
+        return leader and f"; connect to the --sexp endpoint of the broker {self.leader_node!r} ({leader})"
+
     def stats(self, *, leads: bool) -> ClusterStats:
         """Returns the cluster, as in `WELCOME`.
 

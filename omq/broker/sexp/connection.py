@@ -12,7 +12,16 @@ from typing import Final, Literal
 from omq._core import blocks
 from omq.broker.core.broker import Broker
 from omq.broker.core.topic import Topic
-from omq.broker.errors import BrokerError, Damaged, Overrun, PermissionDenied, SyntaxFault, TopicError, VersionFault
+from omq.broker.errors import (
+    BrokerError,
+    Damaged,
+    NotLeader,
+    Overrun,
+    PermissionDenied,
+    SyntaxFault,
+    TopicError,
+    VersionFault,
+)
 from omq.broker.protocol import topic_name
 from omq.broker.sexp.protocol import (
     REFUSAL,
@@ -230,7 +239,13 @@ class SexpConnection:
         """Answers a command with an error; the connection stays open."""
         self.broker.count_refusal(error)
         topic = command.topic if not isinstance(command, Ack | Connect) else b""
-        self.answer(Error(f"{type(command).__name__} {shown(topic)}: {error}"))
+        self.answer(Error(f"{type(command).__name__} {shown(topic)}: {self.error_text(error)}"))
+
+    def error_text(self, error: BrokerError) -> str:
+        """Returns the text of an error, with what a client of S-expressions can do about it."""
+        member = self.broker.member
+        advice = member.sexp_advice() if isinstance(error, NotLeader) and member is not None else ""
+        return f"{error}{advice}"
 
     def _connect(self, command: Connect) -> None:
         if command.client in self._clients:
@@ -284,7 +299,7 @@ class SexpConnection:
                 frames: list[bytes] = [write_frame(Published(first + at, topic.id)) for at in range(count)]
             else:
                 self.broker.count_refusal(error)
-                frames = [write_frame(Error(f"Publish {shown(name.encode())}: {error}"))] * count
+                frames = [write_frame(Error(f"Publish {shown(name.encode())}: {self.error_text(error)}"))] * count
             self._send(b"".join(frames))
             self._update_reading()
             self._try_finish()
@@ -567,7 +582,7 @@ class SexpSubscriptionSink:
                 return
         del self.connection.sinks[self.topic.name]
         self.connection.answer(Unsubscribed(self.topic.id, name))
-        self.connection.answer(Error(f"{shown(name)}: {error}"))
+        self.connection.answer(Error(f"{shown(name)}: {self.connection.error_text(error)}"))
 
     def data_written(self) -> None:
         """Resumes the delivery if there is room again, after the kernel has taken more."""
