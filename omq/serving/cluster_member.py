@@ -95,7 +95,12 @@ class ClusterMember:
         store = ReplicatedStore(
             self._directory,
             self._connect,
-            ReplicaSettings(self.node, self.endpoints, snapshot_bytes=self.cluster.snapshot_bytes),
+            ReplicaSettings(
+                self.node,
+                self.endpoints,
+                exclusive=self._kind == "broker",  # devices do not send clients to the leader
+                snapshot_bytes=self.cluster.snapshot_bytes,
+            ),
             notify=notify,
             appended=appended,
             role_changed=self._take_role,
@@ -160,8 +165,8 @@ class ClusterMember:
 
     @property
     def trouble(self) -> str:
-        """The reason for which this server takes no part in the cluster now; empty if it does."""
-        return "" if self._store is None else self._store.trouble
+        """The reason for which this server takes no part in the cluster now, or clients do not find it; or empty."""
+        return "" if self._store is None else self._store.trouble or self._store.conflict
 
     @property
     def stalled(self) -> bool:

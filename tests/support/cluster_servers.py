@@ -33,8 +33,10 @@ class ClusterServer:
         self.name = name
         self.journal: RemoteJournal = journal.node()
         self.journal.faults.timeout = 0.2
-        sync = options.pop("servers_sync", True)
-        cluster = Cluster(name="test", servers="nats://memory", node=name, servers_sync=sync)
+        settings = {"servers_sync": True} | {
+            key: options.pop(key) for key in ("servers_sync", "advertise") if key in options
+        }
+        cluster = Cluster(name="test", servers="nats://memory", node=name, **settings)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(cluster_member, "_nats", lambda *_: lambda create: self._connect())
             self.server = AsyncServer(directory / name, **{"cluster": cluster, **options})

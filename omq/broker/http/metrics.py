@@ -253,7 +253,11 @@ def _broker(stats: BrokerStats) -> Iterator[Metric]:
     yield _gauge("topics", "Number of topics.", len(stats["topics"]))
     if (cluster := stats["cluster"]) is not None:
         yield _gauge("leader", "1 while the broker leads its cluster.", cluster["role"] == "leader")
-        yield _gauge("cluster_trouble", "1 while the broker takes no part in its cluster.", bool(cluster["trouble"]))
+        yield _gauge(
+            "cluster_trouble",
+            "1 while the broker takes no part in its cluster, or has an endpoint of another one.",
+            bool(cluster["trouble"]),
+        )
         yield _gauge(
             "journal_position", "The last entry of the journal that the broker has applied.", stats["journal_position"]
         )

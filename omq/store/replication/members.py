@@ -26,17 +26,21 @@ class Members:
     Args:
         node: The id of this node.
         endpoints: Its endpoints.
+        exclusive: No other node may have one of them.
 
     Attributes:
         endpoints: The endpoints of each node, this one included. Any thread may read it.
+        conflict: A sentence about other nodes with an endpoint of this one; empty without one. Any thread may read it.
     """
 
-    def __init__(self, node: str, endpoints: tuple[str, ...]) -> None:
+    def __init__(self, node: str, endpoints: tuple[str, ...], *, exclusive: bool = True) -> None:
         self.endpoints: dict[str, list[str]] = {node: list(endpoints)}
         self._node = node
+        self._exclusive = exclusive
         self._payload = json.dumps({"node": node, "endpoints": endpoints}).encode()
         self._heard: dict[str, float] = {}  # the time of the last announcement of each other node
         self._news = asyncio.Event()
+        self.conflict = ""
         self._namesake: list[str] = []  # the endpoints of another node with the id of this one
 
     async def run(self, journal: Journal) -> None:
@@ -81,6 +85,7 @@ class Members:
         self._heard[node] = now
         if self.endpoints.get(node) != endpoints:
             self.endpoints = {**self.endpoints, node: endpoints}
+            self._check_conflict()
 
     def _check_own(self, endpoints: list[str]) -> None:
         """Reports another broker with the id of this one, once for each of its endpoints."""
@@ -94,8 +99,30 @@ class Members:
                 extra={"event": "node_id_in_use", "node": self._node, "endpoints": endpoints},
             )
 
+    def _check_conflict(self) -> None:
+        """Reports other nodes with an endpoint of this one: there, clients do not find the leader."""
+        if not self._exclusive:
+            return
+        own = {*self.endpoints[self._node]}
+        shared = {node: found for node in self._heard if (found := own.intersection(self.endpoints[node]))}
+        nodes, endpoints = sorted(shared), sorted(set().union(*shared.values()))
+        before, self.conflict = self.conflict, ""
+        if nodes:
+            self.conflict = (
+                f"other brokers of the cluster ({', '.join(nodes)}) advertise {', '.join(endpoints)} too, so that "
+                "clients do not find the leader: give each broker endpoints of its own (--advertise)"
+            )
+        if nodes and self.conflict != before:
+            log.error(
+                "node %s: %s",
+                self._node,
+                self.conflict,
+                extra={"event": "endpoint_in_use", "node": self._node, "nodes": nodes, "endpoints": endpoints},
+            )
+
     def _forget(self, before: float) -> None:
         """Forgets the nodes that have been silent since a time."""
         for node in [node for node, heard in self._heard.items() if heard < before]:
             del self._heard[node]
             self.endpoints = {name: found for name, found in self.endpoints.items() if name != node}
+            self._check_conflict()

@@ -235,7 +235,7 @@ class ReplicatedStore:
         self._inbox: deque[Write] = deque()
         self._scheduled = False
         self._machine: RoleMachine | None = None
-        self._members = Members(settings.node, settings.endpoints)
+        self._members = Members(settings.node, settings.endpoints, exclusive=settings.exclusive)
         self._ending = asyncio.Event()
         self._tried = threading.Event()  # the first attempt to connect has ended
 
@@ -284,6 +284,11 @@ class ReplicatedStore:
     def members(self) -> dict[str, list[str]]:
         """The endpoints of the nodes that have announced themselves lately, and of this one."""
         return self._members.endpoints
+
+    @property
+    def conflict(self) -> str:
+        """A sentence about other nodes with an endpoint of this one; empty without one."""
+        return self._members.conflict
 
     @property
     def trouble(self) -> str:

@@ -148,6 +148,7 @@ class ReplicaSettings:
     Attributes:
         node: The id of the node, unique in the cluster.
         endpoints: Where clients reach the node.
+        exclusive: No other node has one of these endpoints.
         upkeep_interval: The seconds between two checks for what is too old.
         snapshot_bytes: The bytes of entries after which a snapshot is made and the journal truncated; 0: never.
         directory: Where snapshots are made and received; `None`: the system's directory for temporary files.
@@ -156,6 +157,7 @@ class ReplicaSettings:
     node: str
     endpoints: tuple[str, ...] = ()
     _: KW_ONLY
+    exclusive: bool = True
     upkeep_interval: float = 1.0
     snapshot_bytes: int = 0
     directory: Path | None = None

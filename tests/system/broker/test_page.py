@@ -232,7 +232,7 @@ def test_trouble_is_not_to_be_overlooked(
             "follower",
             "node b1 follows tcp://a:5565 in the cluster orders · journal 1,234",
         ),
-        ({"trouble": "the disk is full"}, "out of the cluster", "node b1 follows no leader in the cluster orders"),
+        ({"trouble": "the disk is full"}, "trouble in the cluster", "node b1 follows no leader in the cluster orders"),
     ],
 )
 def test_the_page_shows_the_role(

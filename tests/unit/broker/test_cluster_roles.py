@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import lmdb
 import pytest
@@ -402,6 +404,22 @@ def test_s_expressions_know_the_roles(tmp_path: Path) -> None:
                         assert one.recv(timeout=TIMEOUT_S).body == b"2"
 
             await asyncio.to_thread(talk)
+
+    asyncio.run(run())
+
+
+def test_brokers_that_advertise_the_same_endpoint_are_not_ready(tmp_path: Path) -> None:
+    async def run() -> None:
+        same = {"advertise": "tcp://broker-1:5565", "http": "127.0.0.1:0"}
+        async with cluster_servers(tmp_path, **same) as servers:
+            for node, other in (servers.nodes, servers.nodes[::-1]):
+                member = node.server.broker.member
+                assert member is not None
+                await until(lambda member=member: bool(member.trouble))  # type: ignore[misc]
+                with pytest.raises(HTTPError) as answer:
+                    await asyncio.to_thread(urlopen, f"{node.server.endpoints['http']}/readyz")
+                text = answer.value.read().decode()
+                assert text.startswith(f"other brokers of the cluster ({other.name}) advertise tcp://broker-1:5565 too")
 
     asyncio.run(run())
 

@@ -130,6 +130,27 @@ def test_the_number_of_nodes_is_bounded() -> None:
     run(test)
 
 
+def test_nodes_with_the_same_endpoint_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(servers: MemoryJournal) -> None:
+        first = Node(servers, "a")
+        others = [Members(name, ("tcp://a:1",), exclusive=name != "c") for name in "bc"]
+        running = [asyncio.ensure_future(other.run(servers.node())) for other in others]
+        await asyncio.sleep(2 * ANNOUNCE_INTERVAL_S)
+        advice = "so that clients do not find the leader: give each broker endpoints of its own (--advertise)"
+        assert first.members.conflict == f"other brokers of the cluster (b, c) advertise tcp://a:1 too, {advice}"
+        assert others[0].conflict == f"other brokers of the cluster (a, c) advertise tcp://a:1 too, {advice}"
+        assert others[1].conflict == ""
+        for task in running:
+            task.cancel()
+        await asyncio.sleep(FORGOTTEN_S)
+        assert first.members.conflict == ""
+
+    run(test)
+    texts = [record.getMessage() for record in caplog.records]
+    assert any(text.startswith("node a: other brokers of the cluster (b) advertise tcp://a:1") for text in texts)
+    assert len(texts) == len(set(texts))
+
+
 def test_another_node_with_the_same_id_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     async def test(servers: MemoryJournal) -> None:
         first = Node(servers, "a")
