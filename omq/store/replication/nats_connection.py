@@ -46,6 +46,7 @@ INSUFFICIENT_RESOURCES: Final = 10023
 NO_MESSAGE: Final = 10037
 STREAM_NAME_IN_USE: Final = 10058
 STREAM_NOT_FOUND: Final = 10059
+STORE_FAILED: Final = 10077  # the description names a limit of the stream, or another reason
 WRONG_LAST_SEQUENCE: Final = 10071
 SEQUENCE_IN_USE: Final = 10164  # another message with the same subject is on its way
 
@@ -56,7 +57,7 @@ _TRANSIENT: Final = {
     10009: "the servers elect a leader",
     INSUFFICIENT_RESOURCES: "free space on the disks of the servers, or raise max_file_store",
     10047: "free space on the disks of the servers, or raise max_file_store",
-    10077: "free space on the disks of the servers, and raise max_bytes of the stream if it has one",
+    STORE_FAILED: "free space on the disks of the servers",
     10163: "try again",
     10118: "start the servers that have the stream",
     10194: "start the servers that have the stream, in the version that created it",

@@ -44,6 +44,7 @@ from omq.store.replication.lease import DEFAULT_LEASE_S
 from omq.store.replication.nats_connection import (
     NO_MESSAGE,
     PROBE_TIMEOUT_S,
+    STORE_FAILED,
     STREAM_NAME_IN_USE,
     STREAM_NOT_FOUND,
     WINDOW_CHUNKS,
@@ -76,6 +77,8 @@ _EXPECTED: Final = "Nats-Expected-Last-Sequence"
 _CLUSTER: Final = "omq-cluster"
 _JOURNAL: Final = "omq-journal"
 _LEASE: Final = "omq-lease"
+#: The limits of a stream, by the description of the error for what exceeds them.
+_LIMITS: Final = {"maximum messages exceeded": "max_msgs", "maximum bytes exceeded": "max_bytes"}
 _log = logging.getLogger("omq.replication")
 
 
@@ -561,6 +564,8 @@ class NatsJournal:
                 raise rejected
             # Another server may have stored the same message.
             self.failure = str(rejected.explained(f"append to the journal {self._stream!r}"))
+            if limit := await self._limit(rejected):
+                self.failure = f"{rejected}: the stream {self._stream!r} has {limit}; raise or remove this limit"
             raise JournalUnavailable(self.failure) from rejected
         if stored.get("stream") != self._stream:
             raise JournalUnusable(
@@ -569,6 +574,17 @@ class NatsJournal:
         self._missing_since = None
         self.failure = ""
         return stored
+
+    async def _limit(self, error: NatsApiError) -> str:
+        """Returns the limit of the stream that an append has reached, such as `max_msgs=1000`; empty if it has none."""
+        name = _LIMITS.get(error.description) if error.code == STORE_FAILED else None
+        if name is None:
+            return ""
+        try:
+            config = (await self._connection.call(f"STREAM.INFO.{self._stream}", timeout=PROBE_TIMEOUT_S))["config"]
+        except StoreError:
+            return name
+        return f"{name}={config.get(name)}"
 
     async def _without_leader(self, error: NoResponders, deadline: float) -> None:
         """Returns while there may be an election; raises an error after the deadline, or if the stream was deleted."""

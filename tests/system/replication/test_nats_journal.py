@@ -705,6 +705,30 @@ class TestOneServer:
         with nats_servers(tmp_path, 1, options=accounts) as servers:
             asyncio.run(main(servers))
 
+    @pytest.mark.parametrize(("name", "value"), [("max_msgs", 3), ("max_bytes", 5000)])
+    def test_the_limit_of_the_stream_is_named(self, tmp_path: Path, name: str, value: int) -> None:
+        async def test() -> None:
+            options = NatsOptions(servers=servers.urls, timeout=1.0)
+            async with opened(servers, "limited", replicas=1, options=options) as journal:
+                config = (await info(journal))["config"]
+                await journal._connection.call(f"STREAM.UPDATE.{journal._stream}", {**config, name: value})
+                text = f"the stream 'OMQ_limited' has {name}={value}; raise or remove this limit"
+
+                async def append_all() -> None:
+                    for last in range(10):
+                        await journal.append(bytes(1000), last)
+
+                with pytest.raises(JournalUnavailable, match=text):
+                    await append_all()
+                assert text in journal.failure
+                await journal._connection.call(f"STREAM.UPDATE.{journal._stream}", config)
+                last = (await info(journal))["state"]["last_seq"]
+                assert await journal.append(b"x", last) == last + 1
+                assert journal.failure == ""
+
+        with nats_servers(tmp_path, 1) as servers:
+            asyncio.run(test())
+
     def test_full_servers_are_reported_and_work_again_with_space(self, tmp_path: Path) -> None:
         async def main(servers: NatsServers) -> None:
             async with opened(servers, "full", replicas=1) as journal:
