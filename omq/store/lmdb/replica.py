@@ -313,6 +313,7 @@ class LmdbReplica(LmdbStore):
         directory: The directory; created if it is missing.
         cluster_id: The id of the cluster, 16 bytes in hex, which is the id of all its stores. A new directory takes it,
             and one of another cluster is refused. Empty: the directory's own.
+        cluster: The name of the cluster, for messages.
         notify: Called with finished writes.
         appended: Called with the last ids of the topics that have grown.
         flush_interval: The seconds between two syncs.
@@ -337,11 +338,13 @@ class LmdbReplica(LmdbStore):
         notify: Notify,
         appended: Appended = lambda grown: None,
         cluster_id: str = "",
+        cluster: str = "",
         flush_interval: float = 1.0,
         max_memory: int = MAX_MEMORY_BYTES,
         kind: str = "",
     ) -> None:
         self._cluster_id = cluster_id
+        self._cluster = cluster
         self._stages = Stages()
         super().__init__(
             directory,

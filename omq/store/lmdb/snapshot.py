@@ -186,7 +186,8 @@ def restore_snapshot(
         raise StoreError(f"{source.directory}: the snapshot is not complete: take it again")
     origin = {"store": source.id, "time": source.format.snapshot}
     replica = source.format.replica
-    format = Format(source.id if replica else os.urandom(16).hex(), source.format.kind, "", origin, replica)
+    id = source.id if replica else os.urandom(16).hex()
+    format = Format(id, source.format.kind, "", origin, replica, source.format.cluster)
     with _new_directory(directory, source.directory) as partial, ExitStack() as stack:
         names = "weak", "strong"
         for path in (source.directory / name / DATA_FILE for name in names):

@@ -112,6 +112,7 @@ class LmdbStore:
 
     # What a replica has instead.
     _cluster_id: str | None = None
+    _cluster = ""
     _engine_of_persistence: Mapping[Persistence, Engine] = ENGINES
     _strong_writer: type[Writer] = Writer
     _changed = opening.CHANGED
@@ -137,7 +138,7 @@ class LmdbStore:
         self._submitting = threading.Lock()
         self._reserving: dict[int, int] = {}  # the highest ids that were requested, by topic
         self._unpurged: set[int] = set()  # deleted topics whose rows could not be deleted
-        self._directory = StoreDirectory(directory, kind, cluster_id=self._cluster_id)
+        self._directory = StoreDirectory(directory, kind, cluster_id=self._cluster_id, cluster=self._cluster)
         self._clock = self._directory.clock
         self.id = self._directory.id
         try:

@@ -245,6 +245,7 @@ class ReplicatedStore:
                 notify=self._finished,
                 appended=appended,
                 cluster_id=cluster_id,
+                cluster=cluster,
                 flush_interval=flush_interval,
                 max_memory=max_memory,
                 kind=kind,

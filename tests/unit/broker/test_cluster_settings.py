@@ -16,6 +16,7 @@ from omq.cli.broker import broker as command
 from omq.errors import UsageError
 from omq.serving.cluster import Cluster
 from omq.store.errors import StoreError
+from omq.store.lmdb.store_directory import REPLICA
 from omq.store.replication.journal import JournalUnusable
 from tests.support.cluster_servers import ClusterServer
 from tests.support.memory_journal import JournalThread
@@ -194,12 +195,16 @@ def test_the_directory_of_another_cluster_is_refused_by_name(tmp_path: Path) -> 
     asyncio.run(run("orders"))
     assert json.loads(path.read_bytes()) == row
 
-    async def alone() -> None:
-        async with AsyncServer(tmp_path / "b0"):
+    async def alone(directory: Path) -> None:
+        async with AsyncServer(directory):
             pass
 
-    with pytest.raises(StoreError, match="is a replica of the cluster 'orders', and can only be opened as that"):
-        asyncio.run(alone())
+    for directory in (tmp_path / "b0", tmp_path / "b0" / REPLICA):
+        with pytest.raises(StoreError, match="is a replica of the cluster 'orders', and can only be opened as that"):
+            asyncio.run(alone(directory))
+    path.unlink()
+    with pytest.raises(StoreError, match=r"/b0/replica is a replica of the cluster 'orders', not of 'billing': give"):
+        asyncio.run(run("billing"))
 
 
 def test_a_node_keeps_its_id(tmp_path: Path) -> None:
