@@ -17,6 +17,7 @@ from omq.broker.core.broker import Broker
 from omq.broker.errors import Overrun, PermissionDenied, StoreFull, TopicError
 from tests.support.waits import until
 from tests.system.broker.client_twins import TWINS, twins
+from tests.system.broker.server_process import broker
 
 
 @pytest.fixture(params=list(TWINS))
@@ -90,6 +91,24 @@ def test_dead_letters_record_where_they_came_from_and_return(twin, client, jobs)
         (5, b"b", b"k", {"own": b"v"}, 1),
         (6, b"c", b"k", {"own": b"v"}, 1),
     ]
+
+
+def test_what_was_flushed_becomes_dead_letters_after_a_kill(tmp_path: Path) -> None:
+    count = 5000  # many times what is moved at once
+    with broker(tmp_path, tmp_path / "data") as first, omq.broker.Client(first.serving()["zmtp"]) as client:
+        client.create("jobs", delivery="round-robin", persistence="weak", max_deliveries=1)
+        client.publish_many("jobs", [b"%d" % number for number in range(count)])
+        consumer, nacked = client.consume("jobs", credit=1000), 0
+        while nacked < count:
+            deliveries = consumer.recv_many(1000, timeout=20)
+            consumer.nack(deliveries)
+            nacked += len(deliveries)
+        client.flush()
+        first.process.kill()
+        first.ended()
+    with broker(tmp_path, tmp_path / "data") as second, omq.broker.Client(second.serving()["zmtp"]) as client:
+        until(lambda: {topic.name: topic.last for topic in client.topics()}.get("jobs.dead") == count)
+        assert {message.body for message in client.read("jobs.dead")} == {b"%d" % number for number in range(count)}
 
 
 def test_a_requeued_message_that_fails_again_has_the_new_history(twin, client, jobs):
