@@ -139,6 +139,7 @@ def test_without_a_journal_nodes_serve_reads(cluster: BrokerCluster, servers: Na
         client.publish("t", b"before")
         for node in cluster.nodes:
             with Client(node.endpoint, role="any", timeout=PATIENT_S) as reader:
+                until(lambda reader=reader: [topic.last for topic in reader.topics()] == [1])  # type: ignore[misc]
                 assert reader.subscribe("t", replay="earliest").recv(timeout=PATIENT_S).body == b"before"
         servers[0].kill()
         servers[1].kill()
@@ -229,7 +230,8 @@ def test_brokers_that_lose_power_at_once_continue_from_the_journal(cluster: Brok
         for node in cluster.nodes:
             assert "replica/strong: the power was lost" in node.log
             with Client(node.endpoint, role="any", timeout=PATIENT_S) as reader:
-                until(lambda reader=reader: [message.body for message in reader.read("t")] == bodies)  # type: ignore[misc]
+                until(lambda reader=reader: [topic.last for topic in reader.topics()] == [len(bodies)])  # type: ignore[misc]
+                assert [message.body for message in reader.read("t")] == bodies
 
 
 @pytest.mark.slow
