@@ -190,8 +190,7 @@ class ModelClock(NodeClock):
             await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         else:
             await asyncio.sleep(timeout or 0.0)
-        while self._node.paused:
-            await self._node.resumed.wait()
+        await self._node.runs()
 
 
 class Node:
@@ -218,6 +217,8 @@ class Node:
         journal.faults.latency = self.cluster.latency
         journal.faults.outcome = self.cluster.outcome
         journal.faults.timeout = TIMEOUT_S
+        journal.faults.chunk_s = self.cluster.case.chunk_s
+        journal.faults.running = self.runs
         settings = ReplicaSettings(self.name, (f"tcp://{self.name}",), snapshot_bytes=self.cluster.case.snapshot_bytes)
         self.machine = self.cluster.machine(
             settings, journal, self.store, finished=lambda writes: self._finished(journal, writes), clock=self._clock
@@ -252,6 +253,11 @@ class Node:
         self.paused = False
         self.resumed.set()
 
+    async def runs(self) -> None:
+        """Waits while it is paused."""
+        while self.paused:
+            await self.resumed.wait()
+
     def check_runs(self) -> None:
         if self.machine is not None and self._task.done() and self._task.exception() is not None:
             raise Broken(f"the node {self.name} has ended: {self._task.exception()!r}")
@@ -270,6 +276,8 @@ class Case:
         rounds: The number of times at which an event may happen.
         faults: The number of events that are not healing.
         chunk_bytes: The size to which entries are cut.
+        record_bytes: The bytes of a record, at least.
+        chunk_s: The seconds that each chunk takes of an entry with several.
         outcomes: Whether appends may have unusual outcomes.
         slow: Whether messages may take long.
         events: Whether events may happen.
@@ -283,6 +291,8 @@ class Case:
     rounds: int = 6
     faults: int = 2
     chunk_bytes: int = 1 << 20
+    record_bytes: int = 0
+    chunk_s: float = 0.0
     outcomes: bool = True
     slow: bool = False
     events: bool = True
@@ -461,7 +471,7 @@ class Cluster:
             attempt = 0
             while True:
                 node = self._node_for_client(attempt)
-                record = f"{number}.{attempt}"
+                record = f"{number}.{attempt}".ljust(self.case.record_bytes, ".")
                 attempt += 1
                 outcome = await self._submit(node, record)
                 if outcome == "acked":

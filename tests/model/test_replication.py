@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from omq.store.replication import lease
-from omq.store.replication.journal import JournalUnavailable
+from omq.store.replication.journal import JournalEntry, JournalUnavailable
 from omq.store.replication.role_machine import Role, RoleMachine
 from tests.model.replication_model import Broken, ByChance, Case, Chooser, Cluster, Deviations, Node
+
+LARGE_SEED = 9  # the last digit of the seeds of cases with large writes
+#: Writes that take longer than a lease, in chunks; leases are not cut.
+LARGE: dict[str, Any] = {"chunk_bytes": 80, "record_bytes": 400, "chunk_s": 0.25}
 
 
 def long_case(seed: int) -> Case:
     """Returns a case with many faults."""
-    return Case(
+    case = Case(
         nodes="abc" if seed % 2 else "ab",
         writes=4,
         rounds=12,
@@ -25,6 +31,7 @@ def long_case(seed: int) -> Case:
         snapshot_bytes=300 if seed % 7 == 0 else 0,
         sync_s=2.0 if seed % 3 == 1 else 0.0,
     )
+    return replace(case, **LARGE) if seed % 10 == LARGE_SEED else case
 
 
 def walk(seed: int, machine: type[RoleMachine] = RoleMachine) -> Cluster:
@@ -73,6 +80,14 @@ def test_the_usual_course() -> None:
     assert cluster.leaders == 1
 
 
+def test_a_write_that_takes_longer_than_the_lease() -> None:
+    cluster = Cluster(Case(nodes="abc", **LARGE), Chooser())
+    cluster.run()
+    assert [len(cluster.journal.appended[number].payload or b"") > 400 for number in (1, 2, 3)]
+    assert len(cluster.acked) == 3
+    assert cluster.leaders == 1
+
+
 def test_a_run_repeats() -> None:
     assert walk(7).chooser.trace == walk(7).chooser.trace
 
@@ -85,6 +100,8 @@ def test_a_run_repeats() -> None:
         pytest.param(Case(nodes="ab", writes=2, rounds=4, sync_s=1.0), id="two nodes that sync now and then"),
         pytest.param(Case(nodes="abc", writes=2, rounds=3), id="three nodes", marks=pytest.mark.slow),
         pytest.param(Case(nodes="ab", writes=2, rounds=0, events=False, chunk_bytes=40), id="chunks"),
+        pytest.param(Case(nodes="ab", writes=1, rounds=5, **LARGE), id="large writes"),
+        pytest.param(Case(nodes="abc", writes=2, rounds=8, **LARGE), id="more large writes", marks=pytest.mark.slow),
     ],
 )
 def test_every_fault(case: Case) -> None:
@@ -252,8 +269,43 @@ class ForgetsWhatTheJournalKeeps(RoleMachine):
         pass
 
 
-def walk_until_broken(machine: type[RoleMachine]) -> None:
-    for seed in range(0, 2000, 5):  # those in which a store is slow
+class RenewsWhileItSends(RoleMachine):
+    """Renews the lease with each chunk that it sends."""
+
+    def _sending(self) -> Callable[[], None]:
+        super()._sending()()
+        return lambda: None
+
+
+class CountsFromTheAckOfAChunk(RoleMachine):
+    """Counts the lease from the arrival of the ack of a chunk."""
+
+    def _sending(self) -> Callable[[], None]:
+        return lambda: self._held.renew(self._clock.now())
+
+
+class SkipsToAChunk(RoleMachine):
+    """Takes a chunk for all that is before it."""
+
+    def _absorb(self, read: JournalEntry) -> bool:
+        found = super()._absorb(read)
+        self.position = max(self.position, read.sequence)
+        return found
+
+
+class WaitsFromTheLastEntry(RoleMachine):
+    """Claims the lease after a chunk, and counts the wait from the entry before it."""
+
+    def _absorb(self, read: JournalEntry) -> bool:
+        since = self._timer.since
+        found = super()._absorb(read)
+        if read.payload is None:
+            self._timer.since = since
+        return found
+
+
+def walk_until_broken(machine: type[RoleMachine], begin: int = 0, step: int = 5) -> None:
+    for seed in range(begin, 400 * step, step):  # those in which a store is slow
         walk(seed, machine)
 
 
@@ -269,6 +321,21 @@ MUTATIONS = {
     SkipsTheSnapshot: "different|follows another one",
     AnswersBeforeTheJournal: "acknowledged|journal ends",
 }
+
+
+LARGE_MUTATIONS = {
+    RenewsWhileItSends: "lead at the same time",
+    CountsFromTheAckOfAChunk: "lead at the same time",
+    SkipsToAChunk: "follows another one|different|acknowledged",
+    WaitsFromTheLastEntry: "lead at the same time",
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("machine", LARGE_MUTATIONS, ids=lambda machine: machine.__name__)
+def test_a_mutation_with_large_writes_is_found(machine: type[RoleMachine]) -> None:
+    with pytest.raises(Broken, match=LARGE_MUTATIONS[machine]):
+        walk_until_broken(machine, LARGE_SEED, 10)
 
 
 @pytest.mark.timeout(300)

@@ -6,13 +6,14 @@ All times are those of the running loop, so a loop with virtual time makes it de
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from omq.store.replication.journal import Fenced, JournalEntry, JournalUnavailable, Truncated
+from omq.store.replication.journal import Fenced, JournalEntry, JournalUnavailable, Sending, Truncated
 
 #: The outcomes that a test may give to an append, apart from the usual one.
 ACK_LOST = "the entry is stored, and the ack is lost"
@@ -30,13 +31,35 @@ class Chunk(NamedTuple):
 
     Attributes:
         run: The append that it is part of.
+        index: Its index in the entry.
         more: True if another chunk of the entry follows.
-        data: The bytes.
+        data: The bytes; empty without an entry.
     """
 
     run: int
+    index: int
     more: bool
     data: bytes
+
+
+class _Assembler:
+    """The chunks of one entry, as they arrive."""
+
+    def __init__(self) -> None:
+        self._run = 0
+        self._chunks: list[bytes] = []
+
+    def add(self, chunk: Chunk) -> bytes | None:
+        """Returns the entry, if this is its last chunk; `None` within an entry; empty bytes without one."""
+        if not chunk.data or (chunk.index and (chunk.run, chunk.index) != (self._run, len(self._chunks))):
+            self._run, self._chunks = 0, []
+            return b""
+        self._run, self._chunks = chunk.run, [*(self._chunks if chunk.index else ()), chunk.data]
+        if chunk.more:
+            return None
+        entry = b"".join(self._chunks)
+        self._run, self._chunks = 0, []
+        return entry
 
 
 class MemoryJournal:
@@ -56,6 +79,7 @@ class MemoryJournal:
         self.appended: list[JournalEntry] = []  # all that were ever finished, also truncated ones
         self.listeners: list[asyncio.Queue[bytes]] = []  # of announcements
         self._runs = 0
+        self._assembler = _Assembler()
         self._changed = asyncio.Event()
 
     @property
@@ -68,6 +92,11 @@ class MemoryJournal:
         """The bytes of its chunks."""
         return sum(len(chunk.data) for chunk in self.chunks)
 
+    @property
+    def marks(self) -> int:
+        """The number of its chunks without an entry."""
+        return sum(not chunk.data for chunk in self.chunks)
+
     def node(self) -> NodeJournal:
         """Returns the connection of another node."""
         return NodeJournal(self)
@@ -76,15 +105,15 @@ class MemoryJournal:
         """Returns the chunks of an entry."""
         self._runs += 1
         pieces = [payload[at : at + self.chunk_bytes] for at in range(0, len(payload), self.chunk_bytes)] or [b""]
-        return [Chunk(self._runs, i + 1 < len(pieces), piece) for i, piece in enumerate(pieces)]
+        return [Chunk(self._runs, i, i + 1 < len(pieces), piece) for i, piece in enumerate(pieces)]
 
     def store(self, chunk: Chunk, expected: int) -> int:
         """Stores a chunk at its place; returns its sequence. Raises `Fenced`."""
         if expected != self.last:
             raise Fenced(f"the journal has the last sequence {self.last}, expected {expected}", self.last)
         self.chunks.append(chunk)
-        if not chunk.more and chunk.data:
-            self.appended.append(JournalEntry(self.last, self._assemble(len(self.chunks) - 1)))
+        if entry := self._assembler.add(chunk):
+            self.appended.append(JournalEntry(self.last, entry))
         self._notify()
         return self.last
 
@@ -95,23 +124,18 @@ class MemoryJournal:
         self.first += dropped
         self._notify()
 
-    def entry_after(self, after: int) -> JournalEntry | None:
-        """Returns the first entry after a sequence, an empty one for a sequence without one. Raises `Truncated`."""
-        if after + 1 < self.first:
+    def after(self, sequence: int) -> list[Chunk]:
+        """Returns the chunks after a sequence. Raises `Truncated`."""
+        if sequence + 1 < self.first:
             raise Truncated(f"the journal begins at {self.first}", self.first)
-        for index in range(after + 1 - self.first, len(self.chunks)):
-            chunk = self.chunks[index]
-            if not chunk.more:  # the fence keeps the chunks of an append together
-                return JournalEntry(self.first + index, self._assemble(index))
-            if index + 1 < len(self.chunks) and self.chunks[index + 1].run != chunk.run:
-                return JournalEntry(self.first + index, b"")  # interrupted
-        return None
+        return self.chunks[sequence + 1 - self.first :]
 
-    def has_entry_after(self, after: int) -> bool:
-        """Returns whether the journal has, or had, a finished entry after a sequence."""
-        if after + 1 < self.first:
-            return True  # it may have been truncated
-        return any(not chunk.more and chunk.data for chunk in self.chunks[max(after + 1 - self.first, 0) :])
+    def fences(self, expected: int, runs: set[int]) -> bool:
+        """Returns whether the journal has, or had, a chunk after a sequence that is not one of these appends'."""
+        try:
+            return any(chunk.data and chunk.run not in runs for chunk in self.after(expected))
+        except Truncated:
+            return True
 
     def entry(self, sequence: int) -> bytes | None:
         """Returns the entry that ends with a sequence, empty bytes if none does; `None` if the sequence is missing."""
@@ -128,14 +152,6 @@ class MemoryJournal:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _begin(self, index: int) -> int:
-        while index and self.chunks[index - 1].run == self.chunks[index].run:
-            index -= 1
-        return index
-
-    def _assemble(self, index: int) -> bytes:
-        return b"".join(chunk.data for chunk in self.chunks[self._begin(index) : index + 1])
-
 
 @dataclass
 class Faults:
@@ -146,6 +162,8 @@ class Faults:
         answers_pass: Answers and entries reach the node.
         entries_pass: Entries reach it.
         timeout: The seconds after which a call without an answer fails.
+        chunk_s: The seconds that a chunk of an entry with several takes in addition.
+        running: Waits while the node is paused: it sends and gets no chunks then.
         latency: Returns the seconds that a message takes, one way.
         outcome: Returns the outcome of an append, one of `OUTCOMES`; empty: the usual one.
     """
@@ -154,6 +172,8 @@ class Faults:
     answers_pass: bool = True
     entries_pass: bool = True
     timeout: float = 1.0
+    chunk_s: float = 0.0
+    running: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
     latency: Callable[[], float] = lambda: 0.0
     outcome: Callable[[], str] = lambda: ""
 
@@ -171,6 +191,29 @@ class Faults:
         self.requests_pass = self.answers_pass = self.entries_pass = True
 
 
+@dataclass
+class _Append:
+    """An append of a node.
+
+    Attributes:
+        payload: The entry.
+        expected: The sequence that it expects.
+        outcome: One of `OUTCOMES`, or empty.
+        sending: See `Journal.append`.
+        waiting: The caller waits.
+        acknowledged: The chunks that were acknowledged.
+        stored: To be called for the last chunk that was sent, once it is acknowledged.
+    """
+
+    payload: bytes
+    expected: int
+    outcome: str
+    sending: Sending
+    waiting: bool = True
+    acknowledged: int = 0
+    stored: Callable[[], None] = lambda: None
+
+
 class NodeJournal:
     """The connection of one node to a `MemoryJournal`. Implements `Journal`."""
 
@@ -183,34 +226,71 @@ class NodeJournal:
         self._closed = False
         self._deliveries: set[asyncio.Task[int]] = set()
 
-    async def append(self, payload: bytes, expected: int) -> int:
-        outcome = self.faults.outcome()
-        waiting = [True]
-        delivery = asyncio.ensure_future(self._deliver(payload, expected, outcome, waiting))
+    async def append(self, payload: bytes, expected: int, sending: Sending | None = None) -> int:
+        append = _Append(payload, expected, self.faults.outcome(), sending or (lambda: lambda: None))
+        delivery = asyncio.ensure_future(self._deliver(append))
         self._deliveries.add(delivery)  # it stays on its way when the caller has stopped waiting
         delivery.add_done_callback(self._delivered)
         try:
-            done, _ = await asyncio.wait([delivery], timeout=self.faults.timeout)
+            acknowledged = -1
+            while not delivery.done() and acknowledged < append.acknowledged:
+                acknowledged = append.acknowledged
+                await asyncio.wait([delivery], timeout=self.faults.timeout)
+                await self.faults.running()
+                await asyncio.sleep(0)  # an ack that has arrived in the pause comes first
         finally:
-            waiting.clear()
-        if not done or outcome:
-            await self._no_answer(bool(done))
+            append.waiting = False
+        if not delivery.done() or append.outcome:
+            await self._no_answer(delivery.done())
         await self._answer()
-        return delivery.result()
+        last = delivery.result()
+        append.stored()
+        return last
 
-    async def _deliver(self, payload: bytes, expected: int, outcome: str, waiting: list[bool]) -> int:
+    async def _deliver(self, append: _Append) -> int:
         await self._travel()
-        if outcome == ARRIVES_LATE:
+        if append.outcome == ARRIVES_LATE:
             await asyncio.sleep(self.faults.timeout * self.late)
-        if outcome == REQUEST_LOST or not self.faults.requests_pass:
+        if append.outcome == REQUEST_LOST or not self.faults.requests_pass:
             raise JournalUnavailable("the request is lost")
-        chunks = self.servers.cut(payload)
-        if waiting and not self.servers.has_entry_after(expected):
-            expected = max(expected, self.servers.last)  # as a caller that waits appends again
-        for chunk in chunks[:-1] if outcome == TORN else chunks:
-            expected = self.servers.store(chunk, expected)
+        runs: set[int] = set()
+        expected = append.expected
+        while True:
+            chunks = self.servers.cut(append.payload)
+            runs.add(chunks[0].run)
+            if append.waiting and not self.servers.fences(append.expected, runs):
+                expected = max(expected, self.servers.last)
+            try:
+                return await self._send(append, chunks, expected)
+            except Fenced:
+                behind = self.servers.last < append.expected
+                if behind or not append.waiting or self.servers.fences(append.expected, runs):
+                    raise
+
+    async def _send(self, append: _Append, chunks: list[Chunk], expected: int) -> int:
+        """Sends chunks one after the other, as long as the caller waits."""
+        for chunk in chunks:
+            await self.faults.running()
+            if chunk.index and (not append.waiting or append.outcome == TORN):
+                raise JournalUnavailable("the rest is not sent")
+            append.stored = append.sending()
+            if chunk.more or chunk.index:
+                await asyncio.sleep(self.faults.chunk_s)
+            try:
+                expected = self.servers.store(chunk, expected)
+            except Fenced:
+                if chunk.more:  # the next one was sent already
+                    with contextlib.suppress(Fenced):
+                        self.servers.store(chunks[chunk.index + 1], expected + 1)
+                raise
             if chunk.more:
                 await self._travel()
+                await self.faults.running()
+                if not self.faults.answers_pass or not self.faults.requests_pass:
+                    raise JournalUnavailable("the connection is lost")
+                if append.waiting:
+                    append.acknowledged += 1
+                    append.stored()
         return expected
 
     def _delivered(self, delivery: asyncio.Task[int]) -> None:
@@ -220,11 +300,12 @@ class NodeJournal:
 
     async def read(self, after: int) -> AsyncIterator[JournalEntry]:
         await self._request()
+        assembler = _Assembler()
         while True:
             changed = asyncio.ensure_future(self.servers.changed())
             try:
-                entry = self.servers.entry_after(after)
-                if entry is None:
+                chunks = self.servers.after(after)
+                if not chunks:
                     await changed
                     continue
             finally:
@@ -232,8 +313,8 @@ class NodeJournal:
             await self._answer()
             if not self.faults.entries_pass:
                 await self._no_answer()
-            yield entry
-            after = entry.sequence
+            after += 1
+            yield JournalEntry(after, assembler.add(chunks[0]))
 
     async def last(self) -> int:
         await self._request()
@@ -375,8 +456,23 @@ class RemoteJournal:
     def _call(self, call: Coroutine[Any, Any, _T]) -> asyncio.Future[_T]:
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
 
-    async def append(self, payload: bytes, expected: int) -> int:
-        return await self._call(self._node.append(payload, expected))
+    async def append(self, payload: bytes, expected: int, sending: Sending | None = None) -> int:
+        if sending is None:
+            return await self._call(self._node.append(payload, expected))
+        loop, waiting = asyncio.get_running_loop(), [True]
+
+        def sending_there() -> Callable[[], None]:
+            stored = sending()
+
+            def stored_there() -> None:
+                loop.call_soon_threadsafe(lambda: stored() if waiting else None)
+
+            return stored_there
+
+        try:
+            return await self._call(self._node.append(payload, expected, sending_there))
+        finally:
+            waiting.clear()
 
     async def read(self, after: int) -> AsyncIterator[JournalEntry]:
         entries = self._node.read(after)

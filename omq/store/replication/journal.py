@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from omq.store.errors import StoreError
 
@@ -55,16 +55,22 @@ class JournalUnusable(StoreError):
 
 
 class JournalEntry(NamedTuple):
-    """An entry of the journal, as a reader gets it.
+    """An entry of the journal, or a chunk of one, as a reader gets it.
 
     Attributes:
         sequence: The sequence of its last chunk.
-        payload: The bytes that were appended. Empty for a sequence that has no entry, where a reader only moves on:
+        payload: The bytes that were appended. `None` for a chunk after which the entry continues: a reader that begins
+            after it does not get the entry. Empty for a sequence that has no entry, where a reader only moves on:
             `last` leaves one, and so do chunks of an interrupted entry.
     """
 
     sequence: int
-    payload: bytes
+    payload: bytes | None
+
+
+#: Called before a chunk is sent. The result is called once a majority of the servers has the chunk, with nothing but
+#: chunks of this append, and sequences without an entry, between it and the sequence that the append has expected.
+Sending: TypeAlias = Callable[[], Callable[[], None]]
 
 
 class Journal(Protocol):
@@ -82,13 +88,16 @@ class Journal(Protocol):
     lease: float
     failure: str
 
-    async def append(self, payload: bytes, expected: int) -> int:
+    async def append(self, payload: bytes, expected: int, sending: Sending | None = None) -> int:
         """Appends an entry, and waits until a majority of the servers has it.
+
+        An entry in chunks that `last` interrupts is repeated.
 
         Args:
             payload: The entry, which is not empty.
             expected: The last sequence of the journal as the caller knows it, 0 if the journal is empty. Chunks of
                 interrupted entries count.
+            sending: Follows the progress of the entry, which takes long if it has many chunks.
 
         Returns:
             The sequence of the entry's last chunk: the new last sequence of the journal. No other entry is between
@@ -103,7 +112,7 @@ class Journal(Protocol):
     def read(self, after: int) -> AsyncIterator[JournalEntry]:
         """Yields all entries after a sequence in their order, and waits for more at the end.
 
-        It reaches each sequence that `last` has returned, if necessary with an empty entry.
+        It reaches each sequence: with an entry, a chunk or an empty entry.
 
         Args:
             after: The sequence of the last entry that the caller has, 0 for none.

@@ -1,8 +1,8 @@
 """The lease of the leader: how long it may answer, and when another node may claim it.
 
-The leader counts its lease from the moment before it sent an entry. The others wait longer, from the moment after they
-know that the journal has an entry. So the lease is over when another node has it, as long as the clocks of two nodes
-advance at rates that differ by less than `TAKEOVER_FACTOR`. What the clocks show does not matter.
+The leader counts its lease from the moment before it sent an entry, or a chunk of one. The others wait longer, from the
+moment after they know that the journal has it. So the lease is over when another node has it, as long as the clocks of
+two nodes advance at rates that differ by less than `TAKEOVER_FACTOR`. What the clocks show does not matter.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ElectionTimer:
             self.base, self.since = last, now
 
     def received(self, sequence: int, now: float) -> None:
-        """Takes the sequence of an entry that was read."""
+        """Takes the sequence of an entry, or a chunk of one, that was read."""
         self.learn(sequence, now)
         self._failures = 0
         self._next_claim = now

@@ -24,10 +24,11 @@ import math
 import os
 import re
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from omq.store.errors import StoreError
@@ -38,6 +39,7 @@ from omq.store.replication.journal import (
     JournalEntry,
     JournalUnavailable,
     JournalUnusable,
+    Sending,
     Truncated,
 )
 from omq.store.replication.lease import DEFAULT_LEASE_S
@@ -62,6 +64,9 @@ from omq.store.replication.nats_snapshots import NatsSnapshots
 MAX_CHUNK_BYTES: Final = 1024 * 1024
 #: Bytes that `max_payload` of the servers must allow at least.
 MIN_CHUNK_BYTES: Final = 4096
+#: The time in which a chunk is to be acknowledged, as a part of the lease, which each of them renews. Fewer chunks are
+#: sent before the acknowledgement of the first, if it takes longer.
+CHUNK_RATIO: Final = 1 / 8
 RETRY_DELAY_S: Final = 0.02
 #: Seconds in which the leader of a stream answers, if there is one.
 LEADER_TIMEOUT_S: Final = 0.2
@@ -256,27 +261,36 @@ class NatsJournal:
         if (sequence := await self.append(first, position)) != position + 1:
             raise JournalUnusable(f"the stream {self._stream!r} begins at {sequence} instead of {position + 1}")
 
-    async def append(self, payload: bytes, expected: int) -> int:
+    async def append(self, payload: bytes, expected: int, sending: Sending | None = None) -> int:
         """Appends an entry, and waits until a majority of the servers has it. See `Journal.append`."""
         if not payload:
             raise ValueError("payload: is empty; expected an entry")
         nonces: set[str] = set()
         deadline = time.monotonic() + self._connection.options.timeout
-        start = expected
+        start = expected  # all messages up to it are known
+        assembler = _ChunkAssembler()
         while True:
             nonce = os.urandom(8).hex()
             nonces.add(nonce)
+            chunks = self._chunks(payload, nonce)
             try:
-                last = await self._append(self._chunks(payload, nonce), start)
-                if last is None:
-                    last, start = await self._find_append(nonces, expected)
+                count = await self._append(chunks, start, sending)
+                if count == len(chunks):
+                    last = start + count
+                else:
+                    for head, data in chunks[:count]:
+                        assembler.add(head, data)
+                    start += count
+                    last, start = await self._find_append(nonces, start, assembler)
             except NoResponders as error:
                 await self._without_leader(error, deadline)
             else:
                 if last:
                     self._last = max(self._last, last)
                     return last
-                if time.monotonic() > deadline:
+                if count:
+                    deadline = time.monotonic() + self._connection.options.timeout
+                elif time.monotonic() > deadline:
                     break
             await asyncio.sleep(RETRY_DELAY_S)
         if (last := await self.last()) <= expected:
@@ -303,9 +317,7 @@ class NatsJournal:
                         break
                     position = message.sequence
                     self._last = max(self._last, position)
-                    entry = assembler.add(self._head(message), message.data)
-                    if entry is not None:
-                        yield JournalEntry(position, entry)
+                    yield JournalEntry(position, assembler.add(self._head(message), message.data))
             await self._gap(position)
 
     async def last(self) -> int:
@@ -510,7 +522,7 @@ class NatsJournal:
                 f"change it with `nats stream edit {self._stream}`"
             )
 
-    def _chunks(self, payload: bytes, nonce: str) -> list[tuple[_Head, bytes | memoryview]]:
+    def _chunks(self, payload: bytes, nonce: str) -> list[_Chunk]:
         limit = min(MAX_CHUNK_BYTES, self._connection.max_payload)
         count = max(1, -(-len(payload) // limit))
         if count == 1:
@@ -522,26 +534,35 @@ class NatsJournal:
             for index in range(count)
         ]
 
-    async def _append(self, chunks: list[tuple[_Head, bytes | memoryview]], expected: int) -> int | None:
-        """Sends chunks; returns the sequence of the last one, or None if one was rejected for its expected sequence."""
-        messages = [
-            (self._subject, chunk, {_EXPECTED: str(expected + index), _ENTRY: str(head)})
-            for index, (head, chunk) in enumerate(chunks)
-        ]
-        stored = expected
-        for first in range(0, len(messages), WINDOW_CHUNKS):
-            for answer in await self._connection.send(messages[first : first + WINDOW_CHUNKS]):
-                try:
-                    sequence = (await self._acknowledged(answer))["seq"]
-                except NatsApiError as error:
-                    if error.code == WRONG_LAST_SEQUENCE:
-                        return None
-                    raise
-                stored += 1
-                if sequence != stored:
-                    raise JournalUnusable(
-                        f"the stream {self._stream!r} has stored a message at {sequence} instead of {stored}"
-                    )
+    async def _append(self, chunks: list[_Chunk], expected: int, sending: Sending | None = None) -> int:
+        """Sends chunks; returns the number of those that were stored before one had another expected sequence."""
+        in_flight: deque[tuple[asyncio.Future[Any], float, Callable[[], None]]] = deque()
+        sent = stored = 0
+        window = 1
+        while stored < len(chunks):
+            while sent < len(chunks) and len(in_flight) < window:
+                head, data = chunks[sent]
+                headers = {_EXPECTED: str(expected + sent), _ENTRY: str(head)}
+                renew = sending() if sending is not None else _nothing
+                now = time.monotonic()
+                (answer,) = await self._connection.send([(self._subject, data, headers)])
+                in_flight.append((answer, now, renew))
+                sent += 1
+            answer, began, renew = in_flight.popleft()
+            try:
+                sequence = (await self._acknowledged(answer))["seq"]
+            except NatsApiError as error:
+                if error.code == WRONG_LAST_SEQUENCE:
+                    break  # one that follows may be stored after another message, and has no entry there
+                raise
+            stored += 1
+            if sequence != expected + stored:
+                raise JournalUnusable(
+                    f"the stream {self._stream!r} has stored a message at {sequence} instead of {expected + stored}"
+                )
+            renew()
+            fast = time.monotonic() - began < self.lease * CHUNK_RATIO
+            window = min(window + 1, WINDOW_CHUNKS) if fast else max(window // 2, 1)
         return stored
 
     async def _acknowledged(self, future: asyncio.Future[Any]) -> Any:
@@ -595,12 +616,13 @@ class NatsJournal:
         except JournalUnavailable:
             pass
 
-    async def _find_append(self, nonces: set[str], expected: int) -> tuple[int, int]:
+    async def _find_append(self, nonces: set[str], last: int, assembler: _ChunkAssembler) -> tuple[int, int]:
         """Reads what is stored after a sequence.
 
         Args:
             nonces: The nonces of an append.
-            expected: The last sequence that the append expected at first.
+            last: The sequence, up to which the messages after the one that the append expected at first are known.
+            assembler: Has got these messages.
 
         Returns:
             The sequence at which its entry ends, 0 if it is not stored; and the last sequence that is known.
@@ -609,10 +631,8 @@ class NatsJournal:
             Fenced: Another entry has one of its sequences.
         """
         state = await self._checked()
-        if state["first_seq"] > expected + 1:
+        if state["first_seq"] > last + 1:
             raise JournalUnavailable(f"the journal {self._stream!r} was truncated up to {state['first_seq'] - 1}")
-        assembler = _ChunkAssembler()
-        last = expected
         while (message := await self._message(last + 1)) is not None:
             last = message.sequence
             head = self._head(message)
@@ -729,14 +749,21 @@ class _Head(NamedTuple):
         return f"{_VERSION}.{flags}.{self.chunk}.{self.nonce}"
 
 
+_Chunk: TypeAlias = tuple[_Head, bytes | memoryview]
+
+
+def _nothing() -> None:
+    """Does nothing."""
+
+
 class _ChunkAssembler:
     """The chunks of one entry, as they arrive."""
 
     def __init__(self) -> None:
         self._nonce = ""
-        self._chunks: list[bytes] = []
+        self._chunks: list[bytes | memoryview] = []
 
-    def add(self, head: _Head | None, data: bytes) -> bytes | None:
+    def add(self, head: _Head | None, data: bytes | memoryview) -> bytes | None:
         """Adds a message.
 
         A message that does not continue the entry before it ends that entry; without the first chunk it is dropped.
@@ -758,7 +785,7 @@ class _ChunkAssembler:
         self._chunks.append(data)
         if head.more:
             return None
-        entry = b"".join(self._chunks) if head.chunk else self._chunks[0]
+        entry = b"".join(self._chunks)
         self._chunks.clear()
         self._nonce = ""
         return entry

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol, TypeVar
@@ -231,6 +232,7 @@ class RoleMachine:
         self._timestamp_at = self._clock.now()  # when this node had it
         self._held = HeldLease(journal.lease)
         self._timer = ElectionTimer(self.position, self._clock.now())
+        self._read = 0  # the sequence of the last chunk that was read, of an entry that may continue
         self._own_term = -1  # the last term that this node has won since it was started
         self._queue: deque[Write] = deque()
         self._wakeup = asyncio.Event()
@@ -297,23 +299,29 @@ class RoleMachine:
             log.info("node %s: %s in term %d", self._settings.node, role.value, self.term)
             self._role_changed(role, self.lease)
 
-    async def _call(self, call: Coroutine[Any, Any, _T], until: float) -> _T:
-        """Calls the journal; raises `_LeaseOver` if it has not answered until then."""
+    async def _call(self, call: Coroutine[Any, Any, _T], until: float | None = None) -> _T:
+        """Calls the journal; raises `_LeaseOver` if it has not answered until then, or to the end of the lease."""
         task = asyncio.ensure_future(call)
         try:
-            await self._clock.wait([task], until)
-            if not task.done():
-                raise _LeaseOver
-            return task.result()
+            while True:
+                end = self._held.end if until is None else until
+                await self._clock.wait([task], end)
+                if task.done():
+                    return task.result()
+                if until is not None or self._held.end <= end:  # the call has not renewed the lease
+                    raise _LeaseOver
         finally:
             await _cancel(task)
 
     def _absorb(self, read: JournalEntry) -> bool:
         """Begins to apply an entry that was read; returns whether it begins a term."""
-        if not read.payload:
+        if read.payload == b"":
             self.position = read.sequence
             return False
         self._timer.received(read.sequence, self._clock.now())
+        if read.payload is None:
+            self._read = read.sequence
+            return False
         proposal = self._proposal
         own = proposal is not None and proposal.payload == read.payload
         if proposal is not None and own:
@@ -444,12 +452,14 @@ class RoleMachine:
                         continue
                     delay, self.trouble = RETRY_DELAY_S, ""
                     if self._absorb(read):
-                        if read.payload in claims:
+                        if (sent := claims.get(read.payload or b"")) is not None:
                             self._own_term = self.term
                             await self._applied(0)
-                            return claims[read.payload]
+                            return sent
                         claims.clear()
                         self._set_role(Role.FOLLOWER, new_lease=True)
+                    elif read.payload != b"":
+                        self._set_role(Role.FOLLOWER)  # another node leads, and has fenced a claim of this one
                     await self._applied(MAX_UNAPPLIED_BY_FOLLOWER)
             except Truncated as error:
                 if not await self._load_snapshot(error.first):
@@ -463,7 +473,7 @@ class RoleMachine:
 
     def _claim_at(self) -> float:
         """Returns the time at which this node claims the lease, if no entry arrives before."""
-        if self.position < self._timer.base:
+        if max(self.position, self._read) < self._timer.base:
             return float("inf")  # there are entries that it has not read
         if self._own_term == self.term:
             return self._timer.due(0)  # the lease in force was its own, so no other node answers
@@ -471,9 +481,10 @@ class RoleMachine:
         return self._timer.due(self._journal.lease if lease is None else lease.duration_us / 1e6)
 
     async def _claim(self, claims: dict[bytes, float]) -> None:
-        """Appends a lease of this node, unless the journal has another entry meanwhile.
+        """Appends a lease of this node, unless the journal has another entry meanwhile, or a chunk of one.
 
-        This node has read all entries up to `ElectionTimer.base`, so no other one has begun the term.
+        This node has read all chunks up to `ElectionTimer.base`, so no other one has begun the term. An entry that is
+        not finished there never will be.
         """
         self._set_role(Role.CANDIDATE)
         lease, timer, now = self._journal.lease, self._timer, self._clock.now()
@@ -483,12 +494,15 @@ class RoleMachine:
         until = now + lease
         try:
             last = await self._call(self._journal.append(payload, timer.base), until)
-        except Fenced:
+        except Fenced as fenced:
             del claims[payload]
-            try:
-                last = self._check_end(await self._call(self._journal.last(), until))
-            except (JournalUnavailable, _LeaseOver):
-                return
+            last = fenced.last
+            if last <= timer.base:
+                try:
+                    # This interrupts an entry in chunks.
+                    last = self._check_end(await self._call(self._journal.last(), until))
+                except (JournalUnavailable, _LeaseOver):
+                    return
         except (JournalUnavailable, _LeaseOver) as error:
             self._report(str(error) or self._journal.failure or NO_ANSWER)
             return  # if it was stored, it will be read
@@ -617,7 +631,7 @@ class RoleMachine:
             proposal = self._proposal = _Proposal(entry, payload, in_doubt=True)
             sent = self._clock.now()
             try:
-                sequence = await self._call(self._journal.append(payload, self.position), self._held.end)
+                sequence = await self._call(self._journal.append(payload, self.position, self._sending))
             except (Fenced, JournalUnavailable) as error:
                 proposal.in_doubt = isinstance(error, JournalUnavailable)
                 await self._resolve()
@@ -627,7 +641,13 @@ class RoleMachine:
         self._proposal = None
         self._timer.learn(sequence, self._clock.now())
         self._apply(sequence, entry, len(payload), answers=True)
-        self._held.renew(sent)
+
+    def _sending(self) -> Callable[[], None]:
+        """Returns what renews the lease once a chunk is stored that is sent after this call.
+
+        A claim that follows the chunk waits from a time at which its node knew the chunk.
+        """
+        return partial(self._held.renew, self._clock.now())
 
     async def _resign(self) -> None:
         """Ends the lease, and lets another node claim it at once."""
@@ -645,7 +665,7 @@ class RoleMachine:
         """
         while True:
             try:
-                await self._read_to(self._check_end(await self._call(self._journal.last(), self._held.end)))
+                await self._read_to(self._check_end(await self._call(self._journal.last())))
             except JournalUnavailable as error:
                 self._report(str(error))
                 await self._pause(RETRY_DELAY_S)

@@ -202,7 +202,7 @@ class TestChunks:
                 await journal.append(b"another", 0)
             assert caught.value.last == stored
             last = await journal.append(b"another", stored)
-            assert await journal._append(chunks[stored:], last) == last + len(chunks) - stored  # they are late
+            assert await journal._append(chunks[stored:], last) == len(chunks) - stored  # they are late
             last = await journal.append(self.PAYLOAD, last + len(chunks) - stored)
             assert await entries(journal) == [(stored + 1, b"another"), (last, self.PAYLOAD)]
 
@@ -214,6 +214,68 @@ class TestChunks:
             assert await entries(journal) == []
 
         with_journal(servers, "unfinished", test)
+
+    def test_readers_get_each_chunk(self, servers: NatsServers) -> None:
+        async def test(journal: NatsJournal) -> None:
+            last = await journal.append(self.PAYLOAD, 0)
+            async with contextlib.aclosing(journal.read(0)) as reader:
+                found = [await anext(reader) for _ in range(last)]
+            assert found == [*((number, None) for number in range(1, last)), (last, self.PAYLOAD)]
+
+        with_journal(servers, "each-chunk", test)
+
+    @pytest.mark.parametrize("lease", [60.0, 1e-6], ids=["fast", "slow"])
+    def test_each_chunk_that_is_stored_is_reported(self, servers: NatsServers, lease: float) -> None:
+        async def test(journal: NatsJournal) -> None:
+            journal.lease = lease
+            events: list[int] = []  # the index of a chunk that is sent, and again once it is stored
+
+            def sending() -> Callable[[], None]:
+                index = len({*events})
+                events.append(index)
+                return lambda: events.append(index)
+
+            last = await journal.append(self.PAYLOAD * 3, 0, sending)
+            assert [index for index in range(last) if events.count(index) == 2] == [*range(last)]
+            stored = [index for place, index in enumerate(events) if index in events[:place]]
+            assert stored == [*range(last)]
+            in_turn = [index for index in range(last) for _ in range(2)]
+            assert (events == in_turn) == (lease < 1)  # a slow one is sent once the one before it is stored
+            assert events[:2] == [0, 0]
+
+        with_journal(servers, f"reported{lease > 1}", test)
+
+    def test_a_chunk_after_one_that_was_interrupted_is_not_reported(
+        self, servers: NatsServers, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def test(journal: NatsJournal, other: NatsJournal) -> None:
+            journal.lease = 60.0  # no chunk takes long
+            chunks = journal._chunks(self.PAYLOAD * 2, "0")
+            send = journal._connection.send
+            reported = []
+
+            async def send_after_another(messages: Any, *given: Any, **options: Any) -> Any:
+                if f".{interrupted}.0" in messages[0][2]["Omq-Entry"]:
+                    await other.last()
+                return await send(messages, *given, **options)
+
+            def sending() -> Callable[[], None]:
+                return lambda: reported.append(True)
+
+            interrupted = 3
+            monkeypatch.setattr(journal._connection, "send", send_after_another)
+            assert await journal._append(chunks, 0, sending) == len(reported) == interrupted
+            monkeypatch.undo()
+            async with asyncio.timeout(10):
+                while (await info(journal))["state"]["last_seq"] < interrupted + 2:
+                    await asyncio.sleep(0.01)  # the next one was on its way
+            assert await entries(journal) == []
+
+        async def main() -> None:
+            async with opened(servers, "rest") as journal, opened(servers, "rest") as other:
+                await test(journal, other)
+
+        asyncio.run(main())
 
     def test_a_question_for_the_last_sequence_in_between_does_not_fence(self, servers: NatsServers) -> None:
         async def test(journal: NatsJournal) -> None:

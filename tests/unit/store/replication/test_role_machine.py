@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import pytest
 from omq.store.errors import InDoubt, NotLeader, StoreError, StoreFailed, TopicFull
 from omq.store.interface import Append, Write
 from omq.store.replication.codec import Entry, Kind, Lease, decode, encode
-from omq.store.replication.journal import JournalUnavailable, JournalUnusable
+from omq.store.replication.journal import JournalEntry, JournalUnavailable, JournalUnusable
+from omq.store.replication.lease import TAKEOVER_FACTOR
 from omq.store.replication.role_machine import (
     MIN_SNAPSHOT_DELAY_S,
     NO_ANSWER,
@@ -202,6 +203,90 @@ def test_a_node_that_does_not_read_claims_once() -> None:
     run(test)
 
 
+def test_chunks_of_a_leader_keep_its_lease() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        leader = Node(servers, "a")
+        await leader.leads()
+        followers = [Node(servers, name) for name in "bc"]
+        leader.journal.faults.chunk_s = 0.4 * LEASE_S
+        marks = servers.marks
+        writing = asyncio.ensure_future(leader.write("x" * 900))
+        while not writing.done():
+            assert leader.machine.is_leader_now()
+            await asyncio.sleep(0.01)
+        (write,) = writing.result()
+        assert (write.error, leader.machine.term) == (None, 1)
+        assert asyncio.get_running_loop().time() > 4 * LEASE_S
+        assert servers.marks - marks == 2  # of nodes that have begun to follow
+        await until(lambda: all(node.store.records == leader.store.records for node in followers))
+
+    run(test, chunk_bytes=100)
+
+
+def test_an_entry_that_is_interrupted_all_the_time_keeps_the_lease() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        leader, follower = Node(servers, "a"), Node(servers, "b")
+        await until(lambda: leader.machine.is_leader_now() or follower.machine.is_leader_now())
+        if follower.machine.is_leader_now():
+            leader, follower = follower, leader
+        leader.journal.faults.chunk_s = 0.2 * LEASE_S
+        writing = asyncio.ensure_future(leader.write("x" * 900))
+        for _ in range(4):
+            await asyncio.sleep(0.7 * LEASE_S)
+            await follower.journal.last()
+        assert not writing.done()
+        (write,) = await writing
+        assert (write.error, leader.machine.term, leader.store.records) == (None, 1, ["x" * 900])
+
+    run(test, chunk_bytes=100)
+
+
+def test_chunks_of_a_lost_leader_delay_a_claim_and_do_not_prevent_it() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        store(servers, entry_of(Kind.LEASE, 1, "b"))
+        await asyncio.sleep(0.9 * LEASE_S)
+        for chunk in servers.cut(entry_of(Kind.WRITES, 1, "b", Append(1, bytes(400), 1), previous=1))[:3]:
+            servers.store(chunk, servers.last)
+        begin, marks = asyncio.get_running_loop().time(), servers.marks
+        await node.leads()
+        assert TAKEOVER_FACTOR * LEASE_S <= asyncio.get_running_loop().time() - begin < 1.1 * TAKEOVER_FACTOR * LEASE_S
+        assert servers.marks == marks
+        (write,) = await node.write("x")
+        assert (write.error, node.store.records) == (None, ["x"])
+
+    run(test, chunk_bytes=100)
+
+
+def test_a_claim_that_is_fenced_interrupts_no_chunks() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        read, delays = node.journal.read, [0.0]
+
+        async def read_late(after: int) -> AsyncIterator[JournalEntry]:
+            async for entry in read(after):
+                await asyncio.sleep(delays[-1])
+                yield entry
+
+        node.journal.read = read_late  # type: ignore[method-assign]
+        store(servers, entry_of(Kind.LEASE, 1, "b"))
+        await asyncio.sleep(0.1 * LEASE_S)
+        marks = servers.marks
+        chunks = servers.cut(entry_of(Kind.WRITES, 1, "b", Append(1, bytes(1900), 1), previous=1))
+        delays.append(1.5 * LEASE_S)
+        for chunk in chunks:
+            servers.store(chunk, servers.last)
+            await asyncio.sleep(0.2 * LEASE_S)
+        assert Role.CANDIDATE in [role for role, _ in node.roles]
+        assert servers.marks == marks
+        delays.append(0.0)
+        await until(lambda: len(node.store.records) == 1)
+        assert node.machine.term == 1
+        assert node.roles[-1] == (Role.FOLLOWER, "b")
+
+    run(test, chunk_bytes=100)
+
+
 def test_writes_of_an_older_term_stop_the_node() -> None:
     async def test(servers: MemoryJournal) -> None:
         node = Node(servers)
@@ -224,7 +309,7 @@ def test_a_leader_stops_if_the_journal_has_lost_entries() -> None:
         assert isinstance(write.error, NotLeader)
         with pytest.raises(StoreFailed, match="this node has applied the entry"):
             await node.task
-        assert not servers.has_entry_after(last)  # it has not filled the gap
+        assert not servers.fences(last, set())  # it has not filled the gap
 
     run(test)
 
