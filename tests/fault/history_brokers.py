@@ -163,7 +163,7 @@ class ClusterOfBrokers:
         self._endpoints = [node.endpoint for node in nodes.nodes]
         self._servers = servers
         self._hosts = hosts
-        self._context = None if hosts is None else hosts.call(CLIENTS, _context)
+        self._context = None if hosts is None else hosts.call(CLIENTS, host_context)
         # A leader that stands still for longer than the lease is replaced.
         faults = dict.fromkeys(("kill", "pause", "power", "wipe"), (0.0, 4.0)) | {"stall": (1.5, 5.0)}
         self.targets = [
@@ -274,7 +274,7 @@ async def _is_truncated(connection: Any) -> bool:
     return False
 
 
-def _context() -> omq.Context:
+def host_context() -> omq.Context:
     """Returns a context whose sockets are in the network of the calling thread, as its I/O thread is."""
     context = omq.Context()
     context.io_thread  # noqa: B018 - it starts

@@ -95,6 +95,7 @@ class ModelStore:
     def __init__(self, delay: float, sync_interval: float = 0.0) -> None:
         self.position = (0, 0)
         self.timestamp = 0
+        self.stalled = False
         self.records: list[str] = []
         self.lost = 0  # entries and marks, at all crashes
         self._sync_interval = sync_interval
@@ -102,7 +103,7 @@ class ModelStore:
         self.sync()
         self._waiting: deque[tuple[int, Entry, asyncio.Future[None], Applied | None]] = deque()
         self._applying: asyncio.Task[None] | None = None
-        self._delay = delay
+        self.delay = delay
         self.loaded = 0
 
     def apply(self, sequence: int, entry: Entry, applied: Applied | None = None) -> Awaitable[None]:
@@ -114,8 +115,9 @@ class ModelStore:
 
     async def _apply_all(self) -> None:
         while self._waiting:
-            await asyncio.sleep(self._delay)
-            sequence, entry, done, applied = self._waiting.popleft()
+            sequence, entry, done, applied = self._waiting[0]
+            await asyncio.sleep(self.delay if entry.writes else LATENCY_S)
+            self._waiting.popleft()
             if sequence <= self.position[0]:
                 raise Broken(f"the entry {sequence} is applied after {self.position[0]}")
             if self._sync_interval and asyncio.get_running_loop().time() >= self._sync_at:

@@ -242,9 +242,9 @@ class AnswersAfterItsLease(RoleMachine):
 class LeadsBeforeItHasApplied(RoleMachine):
     """Leads once it has the lease, before it has applied what it has read."""
 
-    async def _applied(self, left: int, until: float = float("inf")) -> None:
+    async def _applied(self, left: int) -> None:
         if left:
-            await super()._applied(left, until)
+            await super()._applied(left)
 
 
 class SkipsTheSnapshot(RoleMachine):

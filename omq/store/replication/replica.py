@@ -112,6 +112,10 @@ class _LocalReplica:
     def timestamp(self) -> int:
         return self.store.timestamp
 
+    @property
+    def stalled(self) -> bool:
+        return bool(self.store.shortage)
+
     def apply(self, sequence: int, entry: Entry, applied: Applied | None = None) -> Awaitable[None]:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
@@ -302,7 +306,7 @@ class ReplicatedStore:
     @property
     def stalled(self) -> bool:
         """Returns whether entries, and the answers to their writes, wait for space on the disk."""
-        return bool(self._local.store.shortage)
+        return self._local.stalled
 
     def check_journal(self, seconds: float) -> None:
         """Waits for the first attempt to connect to the journal.

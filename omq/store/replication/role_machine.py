@@ -43,6 +43,8 @@ WRITE_OVERHEAD_BYTES: Final = 64
 #: Entries that are in the journal, and not applied here. Beyond that nothing is appended, or read.
 MAX_UNAPPLIED_BY_LEADER: Final = 2
 MAX_UNAPPLIED_BY_FOLLOWER: Final = 64
+#: The same, beyond which a leader does not renew its lease: its store has applied nothing for ten times the lease.
+MAX_UNAPPLIED_RENEWALS: Final = 30
 RETRY_DELAY_S: Final = 0.05
 MAX_RETRY_DELAY_S: Final = 1.0
 #: The seconds after which a snapshot that has failed is repeated: at first, and at most.
@@ -79,6 +81,7 @@ class LocalStore(Protocol):
     Attributes:
         position: The sequence of the last entry that was applied, and the term then; zeros before the first one.
         timestamp: The timestamp of that entry.
+        stalled: Entries wait for space on the disk.
     """
 
     @property
@@ -86,6 +89,9 @@ class LocalStore(Protocol):
 
     @property
     def timestamp(self) -> int: ...
+
+    @property
+    def stalled(self) -> bool: ...
 
     def apply(self, sequence: int, entry: Entry, applied: Applied | None = None) -> Awaitable[None]:
         """Begins to apply an entry after all earlier ones; it is applied once the result is awaited.
@@ -376,7 +382,7 @@ class RoleMachine:
         if writes:
             self._finished(writes)
 
-    async def _applied(self, left: int, until: float = float("inf")) -> None:
+    async def _applied(self, left: int) -> None:
         """Waits until at most `left` entries are to be applied.
 
         Raises:
@@ -385,9 +391,7 @@ class RoleMachine:
         while self._unapplied and (self._unapplied[0].done() or len(self._unapplied) > left):
             first = self._unapplied[0]
             if not first.done():
-                await self._clock.wait([first], until)
-                if not first.done():
-                    raise _LeaseOver
+                await self._clock.wait([first], float("inf"))
             first.result()
             self._unapplied.popleft()
 
@@ -557,7 +561,7 @@ class RoleMachine:
             if clock.now() < held.end:
                 self._set_role(Role.LEADER)
             while True:
-                await self._applied(MAX_UNAPPLIED_BY_LEADER, held.end)
+                await self._applied_by_leader(MAX_UNAPPLIED_BY_LEADER)
                 if clock.now() >= held.end:
                     raise _LeaseOver
                 if clock.now() >= self._next_upkeep:
@@ -580,6 +584,24 @@ class RoleMachine:
             self._step_down()
             await _cancel(watching)
 
+    async def _applied_by_leader(self, left: int) -> None:
+        """Waits until at most `left` of the entries are to be applied, and renews the lease meanwhile.
+
+        A large entry may take long. A store that does not apply it has to leave the lead to another node.
+        """
+        held, clock = self._held, self._clock
+        awaited = self._unapplied[-1 - left] if len(self._unapplied) > left else None
+        while awaited is not None and not awaited.done():
+            if clock.now() >= held.end:
+                raise _LeaseOver
+            if self._local.stalled or len(self._unapplied) > MAX_UNAPPLIED_RENEWALS:
+                await clock.wait([awaited], held.end)
+            elif clock.now() >= held.renew_at:
+                await self._append(self._lease_entry(self.term, held.duration))
+            else:
+                await clock.wait([awaited], held.renew_at)
+        await self._applied(len(self._unapplied))
+
     async def _idle(self, until: float) -> None:
         """Waits for writes."""
         self._wakeup.clear()
@@ -600,7 +622,7 @@ class RoleMachine:
             if write is not self._checked and self._local.needs_check(write):
                 if entry.writes:
                     break  # it is checked once these are applied
-                await self._applied(0, self._held.end)
+                await self._applied_by_leader(0)
                 try:
                     self._local.check(write)
                 except StoreError as error:

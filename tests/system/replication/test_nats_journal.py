@@ -267,7 +267,7 @@ class TestChunks:
             assert await journal._append(chunks, 0, sending) == len(reported) == interrupted
             monkeypatch.undo()
             async with asyncio.timeout(10):
-                while (await info(journal))["state"]["last_seq"] < interrupted + 2:
+                while (await info(journal))["state"]["last_seq"] < interrupted + 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)  # the next one was on its way
             assert await entries(journal) == []
 

@@ -669,6 +669,40 @@ async def _closed(node: Node) -> None:
     await node.task
 
 
+@pytest.mark.parametrize("context", [None, "checked"])
+def test_a_leader_renews_its_lease_while_its_store_applies_an_entry(context: str | None) -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        await node.leads()
+        node.store.delay = 5 * LEASE_S
+        writes: list[Write] = [Append(1, b"x", 1), Append(1, b"y", 1, context=context)]
+        node.machine.submit(writes)
+        waiting = asyncio.ensure_future(node.wait(writes))
+        while not waiting.done():
+            assert node.machine.is_leader_now()
+            await asyncio.sleep(0.01)
+        assert asyncio.get_running_loop().time() > 5 * LEASE_S
+        assert [write.error for write in writes] == [None, None]
+        assert (node.machine.term, node.store.records) == (1, ["x", "y"])
+
+    run(test)
+
+
+@pytest.mark.parametrize("stalled", [False, True])
+def test_a_leader_whose_store_applies_nothing_loses_its_lease(stalled: bool) -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        await node.leads()
+        node.store.delay, node.store.stalled = 1000.0, stalled
+        node.machine.submit([Append(1, b"x", 1)])
+        begin = asyncio.get_running_loop().time()
+        await until(lambda: not node.machine.is_leader_now())
+        leases = (asyncio.get_running_loop().time() - begin) / LEASE_S
+        assert leases < 2.5 if stalled else 9 < leases < 12
+
+    run(test)
+
+
 def test_a_node_that_cannot_apply_stops_and_leaves_doubt() -> None:
     async def test(servers: MemoryJournal) -> None:
         node = Node(servers)
