@@ -35,8 +35,9 @@ CLOSE_TIMEOUT_S: Final = 1.0
 PING_INTERVAL_S: Final = 5
 #: Bytes of a message that its headers may take of `max_payload`.
 MAX_HEADER_BYTES: Final = 512
-#: Chunks that are sent before the first of them is acknowledged.
-WINDOW_CHUNKS: Final = 16
+#: The highest size of a `Window`, and the time in which the servers are to acknowledge a chunk.
+MAX_WINDOW_CHUNKS: Final = 16
+CHUNK_TIME_S: Final = 0.1
 _REFUSED: Final = "authorization violation"  # in the trouble with a server that refuses the user
 _DENIED: Final = re.compile(r'permissions violation for (?:publish|subscription) to "(\S+)"', re.IGNORECASE)
 _log = logging.getLogger("omq.replication")
@@ -239,6 +240,24 @@ class _ServerConnection:
             answer.set_exception(JournalUnavailable(text))
             if not stay:
                 self.lose(text)
+
+
+class Window:
+    """The number of chunks that are sent before the first of them is acknowledged.
+
+    It adapts to the speed of the servers: a message waits for all chunks that were sent before it, and the lease for
+    the chunk that renews it.
+
+    Attributes:
+        size: The number.
+    """
+
+    def __init__(self) -> None:
+        self.size = 1
+
+    def adapt(self, seconds: float) -> None:
+        """Adapts the size to the time between a chunk and its acknowledgement."""
+        self.size = min(self.size + 1, MAX_WINDOW_CHUNKS) if seconds < CHUNK_TIME_S else max(self.size // 2, 1)
 
 
 class NatsConnection:

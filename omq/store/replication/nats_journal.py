@@ -49,12 +49,12 @@ from omq.store.replication.nats_connection import (
     STORE_FAILED,
     STREAM_NAME_IN_USE,
     STREAM_NOT_FOUND,
-    WINDOW_CHUNKS,
     WRONG_LAST_SEQUENCE,
     NatsApiError,
     NatsConnection,
     NatsOptions,
     NoResponders,
+    Window,
     result,
 )
 from omq.store.replication.nats_consumer import StreamMessage, consume
@@ -64,9 +64,6 @@ from omq.store.replication.nats_snapshots import NatsSnapshots
 MAX_CHUNK_BYTES: Final = 1024 * 1024
 #: Bytes that `max_payload` of the servers must allow at least.
 MIN_CHUNK_BYTES: Final = 4096
-#: The time in which a chunk is to be acknowledged, as a part of the lease, which each of them renews. Fewer chunks are
-#: sent before the acknowledgement of the first, if it takes longer.
-CHUNK_RATIO: Final = 1 / 8
 RETRY_DELAY_S: Final = 0.02
 #: Seconds in which the leader of a stream answers, if there is one.
 LEADER_TIMEOUT_S: Final = 0.2
@@ -538,9 +535,9 @@ class NatsJournal:
         """Sends chunks; returns the number of those that were stored before one had another expected sequence."""
         in_flight: deque[tuple[asyncio.Future[Any], float, Callable[[], None]]] = deque()
         sent = stored = 0
-        window = 1
+        window = Window()
         while stored < len(chunks):
-            while sent < len(chunks) and len(in_flight) < window:
+            while sent < len(chunks) and len(in_flight) < window.size:
                 head, data = chunks[sent]
                 headers = {_EXPECTED: str(expected + sent), _ENTRY: str(head)}
                 renew = sending() if sending is not None else _nothing
@@ -561,8 +558,7 @@ class NatsJournal:
                     f"the stream {self._stream!r} has stored a message at {sequence} instead of {expected + stored}"
                 )
             renew()
-            fast = time.monotonic() - began < self.lease * CHUNK_RATIO
-            window = min(window + 1, WINDOW_CHUNKS) if fast else max(window // 2, 1)
+            window.adapt(time.monotonic() - began)
         return stored
 
     async def _acknowledged(self, future: asyncio.Future[Any]) -> Any:

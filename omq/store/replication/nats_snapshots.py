@@ -15,6 +15,7 @@ import os
 import shutil
 import tarfile
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -31,10 +32,10 @@ from omq.store.replication.nats_connection import (
     PROBE_TIMEOUT_S,
     SEQUENCE_IN_USE,
     STREAM_NOT_FOUND,
-    WINDOW_CHUNKS,
     WRONG_LAST_SEQUENCE,
     NatsApiError,
     NatsConnection,
+    Window,
     result,
 )
 from omq.store.replication.nats_consumer import RETRY_DELAY_S, consume
@@ -225,16 +226,21 @@ class NatsSnapshots:
     ) -> tuple[int, int, bytes]:
         """Sends the chunks, and returns their bytes, number and checksum."""
         loop = asyncio.get_running_loop()
-        waiting: list[asyncio.Future[Any]] = []
+        waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
+        window = Window()
         total = await in_thread(_size, directory)
         stopped = False
 
         async def send(chunk: bytes, done: int) -> None:
             if stopped:
                 raise StoreError("the upload was cancelled")
-            if len(waiting) >= WINDOW_CHUNKS:
-                _check(result(await waiting.pop(0), self._stream).data)
-            waiting.extend(await self._connection.send([(self._chunks + nuid, chunk, None)]))
+            while len(waiting) >= window.size:
+                answer, began = waiting.popleft()
+                _check(result(await answer, self._stream).data)
+                window.adapt(time.monotonic() - began)
+            began = time.monotonic()
+            (answer,) = await self._connection.send([(self._chunks + nuid, chunk, None)])
+            waiting.append((answer, began))
             if progress is not None:
                 progress(min(done, total), total)
 
@@ -244,7 +250,7 @@ class NatsSnapshots:
             await in_thread(_write_tar, directory, writer)
         finally:
             stopped = True  # the thread does not end with a cancelled task
-        for answer in waiting:
+        for answer, _ in waiting:
             _check(result(await answer, self._stream).data)
         return writer.size, writer.chunks, writer.digest.digest()
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from omq.store.errors import DamagedError
+from omq.store.replication import nats_connection
 from omq.store.replication.journal import (
     Fenced,
     JournalEntry,
@@ -224,10 +225,13 @@ class TestChunks:
 
         with_journal(servers, "each-chunk", test)
 
-    @pytest.mark.parametrize("lease", [60.0, 1e-6], ids=["fast", "slow"])
-    def test_each_chunk_that_is_stored_is_reported(self, servers: NatsServers, lease: float) -> None:
+    @pytest.mark.parametrize("slow", [False, True])
+    def test_each_chunk_that_is_stored_is_reported(
+        self, servers: NatsServers, slow: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(nats_connection, "CHUNK_TIME_S", 0.0 if slow else 60.0)
+
         async def test(journal: NatsJournal) -> None:
-            journal.lease = lease
             events: list[int] = []  # the index of a chunk that is sent, and again once it is stored
 
             def sending() -> Callable[[], None]:
@@ -240,16 +244,16 @@ class TestChunks:
             stored = [index for place, index in enumerate(events) if index in events[:place]]
             assert stored == [*range(last)]
             in_turn = [index for index in range(last) for _ in range(2)]
-            assert (events == in_turn) == (lease < 1)  # a slow one is sent once the one before it is stored
+            assert (events == in_turn) == slow  # a slow one is sent once the one before it is stored
             assert events[:2] == [0, 0]
 
-        with_journal(servers, f"reported{lease > 1}", test)
+        with_journal(servers, f"reported{slow}", test)
 
     def test_a_chunk_after_one_that_was_interrupted_is_not_reported(
         self, servers: NatsServers, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async def test(journal: NatsJournal, other: NatsJournal) -> None:
-            journal.lease = 60.0  # no chunk takes long
+            monkeypatch.setattr(nats_connection, "CHUNK_TIME_S", 60.0)  # no chunk takes long
             chunks = journal._chunks(self.PAYLOAD * 2, "0")
             send = journal._connection.send
             reported = []
