@@ -122,7 +122,7 @@ def test_faults_by_chance() -> None:
     assert sum(cluster.lost > 0 for cluster in found) > 1
 
 
-@pytest.mark.parametrize("seed", [4080, 4247])
+@pytest.mark.parametrize("seed", [4087, 4135])
 def test_a_claim_after_truncated_entries_is_fenced(seed: int) -> None:
     cluster = walk(seed)
     assert cluster.journal.first > 1
@@ -196,7 +196,7 @@ class ClaimsAtOnce(RoleMachine):
     """Claims the lease without the wait."""
 
     def _claim_at(self) -> float:
-        return self._timer.due(0)
+        return min(super()._claim_at(), self._timer.due(0)) if self.position >= self._timer.base else float("inf")
 
 
 class AppendsAgain(RoleMachine):
