@@ -150,6 +150,30 @@ def test_a_large_message_whose_leader_is_killed_is_stored_once(servers: NatsServ
         assert [message.body for message in client.read("large")] == [body]
 
 
+def test_a_large_message_that_is_interrupted_is_stored_once(servers: NatsServers, brokers: BrokerCluster) -> None:
+    leader = brokers.leader()
+    body = os.urandom(60 * MIB)
+
+    async def interrupt() -> None:
+        """Asks for the last sequence, as a broker does that starts."""
+        async with opened(servers, "test", lease=LEASE_S) as journal:
+            for _ in range(2):
+                begin = await journal.size()
+                while await journal.size() < begin + 8 * MIB:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                await journal.last()
+
+    with Client(leader.endpoint, timeout=TIMEOUT_S) as client, ThreadPoolExecutor(1) as threads:
+        client.create("large")
+        term, before = terms(brokers), journal_bytes(servers)
+        publishing = threads.submit(client.publish, "large", body)
+        asyncio.run(asyncio.wait_for(interrupt(), TIMEOUT_S))
+        assert publishing.result(TIMEOUT_S) == 1
+        assert journal_bytes(servers) > before + 76 * MIB  # twice a beginning, and the message
+        assert terms(brokers) == term, brokers.logs()
+        assert [message.body for message in client.read("large")] == [body]
+
+
 def throttle(hosts: Hosts, rate: str) -> None:
     """Limits what each host sends."""
     if not shutil.which("tc"):
