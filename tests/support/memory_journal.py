@@ -141,8 +141,12 @@ class MemoryJournal:
         """Returns the entry that ends with a sequence, empty bytes if none does; `None` if the sequence is missing."""
         if not self.first <= sequence <= self.last:
             return None
-        index = sequence - self.first
-        return b"" if self.chunks[index].more else self._assemble(index)
+        end = sequence - self.first
+        begin = end - self.chunks[end].index
+        if begin < 0:
+            return None
+        assembler = _Assembler()
+        return [assembler.add(chunk) for chunk in self.chunks[begin : end + 1]][-1] or b""
 
     async def changed(self) -> None:
         """Waits for the next change."""

@@ -426,7 +426,7 @@ class RoleMachine:
         sequence, _ = self._local.position
         if not sequence:
             return
-        payload = await self._call(self._journal.entry(sequence), self._clock.now() + self._journal.lease)
+        payload = await self._journal.entry(sequence)  # a large one takes longer than a lease
         if payload is None:
             return
         if payload:
