@@ -2,12 +2,17 @@
 
 python -m omq.zmq PROGRAM [ARGUMENT ...]
 python -m omq.zmq -m MODULE [ARGUMENT ...]
+
+The Python child processes of the program use `omq.zmq`, too: PYTHONPATH, which they inherit, begins with a folder whose
+`sitecustomize` installs it when they import `zmq`, after their own `sitecustomize` if there is one. A child process
+that starts without PYTHONPATH or with `-I`, `-E` or `-S`, or in an environment without omq, uses pyzmq.
 """
 
 from __future__ import annotations
 
 import sys
 
+from omq.zmq.children import inherit
 from omq.zmq.import_hook import install
 from omq.zmq.program import run_module, run_path
 
@@ -16,16 +21,22 @@ def main(arguments: list[str]) -> None:
     """Runs the command."""
     match arguments:
         case ["-m", module, *rest]:
-            install()
+            _take_over()
             run_module(module, rest)
         case ["-h" | "--help"]:
             print(__doc__)
         case [program, *rest] if not program.startswith("-"):
-            install()
+            _take_over()
             run_path(program, rest)
         case _:
             print(__doc__, file=sys.stderr)
             sys.exit(2)
+
+
+def _take_over() -> None:
+    """Gives the face to this process and to its child processes."""
+    install()
+    inherit()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,105 @@
+"""Child processes of a program that `python -m omq.zmq` runs have the face, too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from omq.zmq.children import FOLDER
+
+ROOT = Path(__file__).parents[3]
+HOME = "import zmq; print(zmq.__name__)"
+
+
+def run(folder: Path, *arguments: str, path: str = str(ROOT)) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def child(program: str) -> str:
+    """Returns a program that runs another one in a child process."""
+    return f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {program!r}], check=True)\n"
+
+
+def run_with_face(folder: Path, program: str, path: str = str(ROOT)) -> str:
+    (folder / "program.py").write_text(program)
+    return run(folder, "-m", "omq.zmq", "program.py", path=path)
+
+
+def test_children_and_their_children_have_the_face(tmp_path: Path) -> None:
+    assert run_with_face(tmp_path, child(HOME)) == "omq.zmq\n"
+    assert run_with_face(tmp_path, child(child(HOME))) == "omq.zmq\n"
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_processes_of_multiprocessing_have_the_face(tmp_path: Path, method: str) -> None:
+    program = (
+        "import multiprocessing\n"
+        "def show():\n    import zmq\n    print(zmq.__name__, flush=True)\n"
+        "if __name__ == '__main__':\n"
+        f"    one = multiprocessing.get_context({method!r}).Process(target=show)\n"
+        "    one.start()\n    one.join()\n"
+    )
+    assert run_with_face(tmp_path, program) == "omq.zmq\n"
+
+
+def test_a_submodule_may_be_imported_first(tmp_path: Path) -> None:
+    assert run_with_face(tmp_path, child("import zmq.utils.jsonapi as one; print(one.__name__)")) == (
+        "omq.zmq.utils.jsonapi\n"
+    )
+
+
+def test_a_child_that_does_not_import_zmq_loads_nothing(tmp_path: Path) -> None:
+    seen = "import sys; print('omq' in sys.modules)"
+    assert run_with_face(tmp_path, child(seen)) == "False\n"
+
+
+def test_the_path_is_that_of_a_child_of_python(tmp_path: Path) -> None:
+    expected = run(tmp_path, "-c", child("import sys; print(sys.path)"))
+    assert run_with_face(tmp_path, child("import sys; print(sys.path)")) == expected
+
+
+def test_the_sitecustomize_of_a_program_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("print('own')\nvalue = 1\n")
+    path = os.pathsep.join([str(ROOT), str(tmp_path / "own")])
+    shown = run_with_face(tmp_path, child("import sitecustomize\nprint(sitecustomize.value)\n" + HOME), path)
+    assert shown.split() == ["own", "own", "1", "omq.zmq"]
+
+
+def test_a_sitecustomize_that_fails_is_reported_by_python(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("import missing\n")
+    path = os.pathsep.join([FOLDER, str(ROOT), str(tmp_path / "own")])
+    done = subprocess.run(
+        [sys.executable, "-c", HOME], env={"PYTHONPATH": path}, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, "No module named 'missing'" in done.stderr) == ("omq.zmq\n", True)
+
+
+def test_a_child_without_omq_has_pyzmq(tmp_path: Path) -> None:
+    pytest.importorskip("zmq")
+    hide = (
+        "import sys\nclass Without:\n    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'omq':\n            raise ModuleNotFoundError(name=name)\n"
+        "sys.meta_path.insert(0, Without())\n"
+    )
+    assert run_with_face(tmp_path, child(hide + HOME)) == "zmq\n"
+
+
+def test_the_folder_stands_once_in_front_of_the_path(tmp_path: Path) -> None:
+    (tmp_path / "inner.py").write_text("import os\nprint(os.environ['PYTHONPATH'])\n")
+    inner = "import subprocess, sys\nsubprocess.run([sys.executable, '-m', 'omq.zmq', 'inner.py'], check=True)\n"
+    assert run_with_face(tmp_path, inner) == f"{FOLDER}{os.pathsep}{ROOT}\n"
