@@ -4,8 +4,8 @@ python -m omq.zmq PROGRAM [ARGUMENT ...]
 python -m omq.zmq -m MODULE [ARGUMENT ...]
 
 The Python child processes of the program use `omq.zmq`, too: PYTHONPATH, which they inherit, begins with a folder whose
-`sitecustomize` installs it when they import `zmq`, after their own `sitecustomize` if there is one. A child process
-that starts without PYTHONPATH or with `-I`, `-E` or `-S`, or in an environment without omq, uses pyzmq.
+`sitecustomize` installs it when they import `zmq`. Another `sitecustomize` is imported as before. A child process that
+starts without PYTHONPATH, with `-I`, `-E` or `-S`, or in an environment without omq uses pyzmq.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import module_from_spec
 from types import ModuleType
 from typing import Final
 
@@ -35,14 +36,11 @@ class FirstImport(MetaPathFinder):
 
 def import_next() -> None:
     """Imports the `sitecustomize` that this one hides."""
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _FOLDER]
-    own = sys.modules.pop("sitecustomize")
-    try:
-        importlib.import_module("sitecustomize")
-    except ModuleNotFoundError as error:
-        if error.name != "sitecustomize":
-            raise
-        sys.modules["sitecustomize"] = own  # Python looks for it after the import
+    others = [entry for entry in sys.path if os.path.abspath(entry) != _FOLDER]
+    spec = PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        module = sys.modules["sitecustomize"] = module_from_spec(spec)
+        spec.loader.exec_module(module)
 
 
 sys.meta_path.insert(0, FirstImport())

@@ -66,9 +66,21 @@ def test_a_child_that_does_not_import_zmq_loads_nothing(tmp_path: Path) -> None:
     assert run_with_face(tmp_path, child(seen)) == "False\n"
 
 
-def test_the_path_is_that_of_a_child_of_python(tmp_path: Path) -> None:
-    expected = run(tmp_path, "-c", child("import sys; print(sys.path)"))
-    assert run_with_face(tmp_path, child("import sys; print(sys.path)")) == expected
+def test_a_program_that_gives_its_path_to_its_children(tmp_path: Path) -> None:
+    program = (
+        "import os, subprocess, sys\n"
+        "variables = {'PYTHONPATH': os.pathsep.join(sys.path)}\n"
+        f"subprocess.run([sys.executable, '-c', {HOME!r}], check=True, env=variables)\n"
+    )
+    assert run_with_face(tmp_path, program) == "omq.zmq\n"
+    (tmp_path / "outer.py").write_text(child(program))
+    assert run(tmp_path, "-m", "omq.zmq", "outer.py") == "omq.zmq\n"
+
+
+def test_the_path_of_a_child_has_the_folder_more(tmp_path: Path) -> None:
+    expected = eval(run(tmp_path, "-c", child("import sys; print(sys.path)")))
+    expected.insert(1, FOLDER)
+    assert eval(run_with_face(tmp_path, child("import sys; print(sys.path)"))) == expected
 
 
 def test_the_sitecustomize_of_a_program_is_imported(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from omq.zmq.children import FOLDER
+
 ROOT = Path(__file__).parents[3]
 MAIN = """
 import sys, zmq, zmq.devices
@@ -86,7 +88,7 @@ def test_a_program_runs_as_with_python(tmp_path: Path, command: str) -> None:
 
 def test_no_folder_is_added_to_the_path_with_safe_path(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("import sys\nprint(sys.path[0])\n")
-    assert python(tmp_path, "-m", "omq.zmq", "program.py", unsafe=False) == (0, f"{ROOT}\n", "")
+    assert python(tmp_path, "-m", "omq.zmq", "program.py", unsafe=False) == (0, f"{FOLDER}\n", "")
 
 
 def test_arguments_that_do_not_fit(tmp_path: Path) -> None:
