@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from omq.zmq.children import FOLDER
+from omq.zmq.preload import FOLDER
 from tests.support.drop_in_programs import MARKS, ROOT, Installed, library_in
 
 pytestmark = MARKS

@@ -1,4 +1,4 @@
-"""Installs the face in a child process when that imports `zmq`; a child process that does not loads nothing."""
+"""Installs the face when the program imports `zmq`; one that does not loads nothing of it."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from omq.zmq.children import FOLDER
+from omq.zmq.preload import FOLDER
 
 ROOT = Path(__file__).parents[3]
 MAIN = """
@@ -96,3 +96,21 @@ def test_arguments_that_do_not_fit(tmp_path: Path) -> None:
         code, _, errors = python(tmp_path, "-m", "omq.zmq", *arguments)
         assert (code, "PROGRAM" in errors) == (2, True)
     assert python(tmp_path, "-m", "omq.zmq", "--help")[0] == 0
+
+
+@pytest.mark.parametrize("last", ["-m omq.zmq", "-Bm omq.zmq", "-momq.zmq"])
+def test_options_of_python_reach_the_program(tmp_path: Path, last: str) -> None:
+    (tmp_path / "program.py").write_text(
+        "import sys\nprint(sys.flags.optimize, sys.flags.dev_mode, sys.warnoptions, sys.dont_write_bytecode)\n"
+    )
+    options = ["-X", "dev", "-O", "-W", "error", "-B"]
+    expected = python(tmp_path, *options, "program.py")
+    assert python(tmp_path, *options, *last.split(), "program.py") == expected
+    assert expected[1] == "1 True ['default', 'error'] True\n"
+
+
+@pytest.mark.parametrize("option", ["-E", "-S"])
+def test_options_that_keep_python_from_finding_the_face(tmp_path: Path, option: str) -> None:
+    start = f"import sys; sys.path[:0] = {sys.path!r}; import omq.zmq.__main__ as one; one.main(['program.py'])"
+    code, _, errors = python(tmp_path, option, "-c", start)
+    assert (code, "run it without them" in errors) == (1, True)

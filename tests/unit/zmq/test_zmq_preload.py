@@ -1,4 +1,4 @@
-"""Child processes of a program that `python -m omq.zmq` runs have the face, too."""
+"""A program that `python -m omq.zmq` runs has the face when it imports `zmq`, and so have its child processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from omq.zmq.children import FOLDER
+from omq.zmq.preload import FOLDER
 
 ROOT = Path(__file__).parents[3]
 HOME = "import zmq; print(zmq.__name__)"
@@ -61,9 +61,10 @@ def test_a_submodule_may_be_imported_first(tmp_path: Path) -> None:
     )
 
 
-def test_a_child_that_does_not_import_zmq_loads_nothing(tmp_path: Path) -> None:
-    seen = "import sys; print('omq' in sys.modules)"
-    assert run_with_face(tmp_path, child(seen)) == "False\n"
+def test_nothing_is_loaded_before_zmq_is_imported(tmp_path: Path) -> None:
+    """So gevent can still patch all modules, for one."""
+    seen = "import sys\nprint({'omq', 'asyncio', 'ssl', 'threading'} & sys.modules.keys())\n"
+    assert run_with_face(tmp_path, seen + child(seen)) == "set()\nset()\n"
 
 
 def test_a_program_that_gives_its_path_to_its_children(tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_the_sitecustomize_of_a_program_is_imported(tmp_path: Path) -> None:
     (tmp_path / "own" / "sitecustomize.py").write_text("print('own')\nvalue = 1\n")
     path = os.pathsep.join([str(ROOT), str(tmp_path / "own")])
     shown = run_with_face(tmp_path, child("import sitecustomize\nprint(sitecustomize.value)\n" + HOME), path)
-    assert shown.split() == ["own", "own", "1", "omq.zmq"]
+    assert shown.split() == ["own"] * 3 + ["1", "omq.zmq"]  # the command, the program and its child
 
 
 def test_a_sitecustomize_that_fails_is_reported_by_python(tmp_path: Path) -> None:
@@ -109,6 +110,14 @@ def test_a_child_without_omq_has_pyzmq(tmp_path: Path) -> None:
         "sys.meta_path.insert(0, Without())\n"
     )
     assert run_with_face(tmp_path, child(hide + HOME)) == "zmq\n"
+
+
+def test_omq_may_be_in_the_folder_of_the_command(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import zmq\nprint(zmq.__file__)\n")
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-m", "omq.zmq", str(tmp_path / "program.py")]
+    shown = subprocess.check_output(command, cwd=ROOT, env=variables, text=True, timeout=60)
+    assert shown == f"{ROOT / 'omq' / 'zmq' / '__init__.py'}\n"
 
 
 def test_the_folder_stands_once_in_front_of_the_path(tmp_path: Path) -> None:
