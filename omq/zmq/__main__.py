@@ -3,9 +3,10 @@
 python -m omq.zmq PROGRAM [ARGUMENT ...]
 python -m omq.zmq -m MODULE [ARGUMENT ...]
 
-Python runs the program as always, but with a folder in front of PYTHONPATH whose `sitecustomize` installs `omq.zmq` when
-the program imports `zmq`. Another `sitecustomize` is imported as before. Child processes inherit PYTHONPATH, so they use
-`omq.zmq`, too; one that starts without it, with `-I`, `-E` or `-S`, or in an environment without omq uses pyzmq.
+Python runs the program as always, but with a folder in front of PYTHONPATH whose `sitecustomize` installs `omq.zmq`
+when the program imports `zmq`. Another `sitecustomize` is imported as before. Child processes inherit PYTHONPATH, so
+they use `omq.zmq`, too. One that starts without it, with `-I`, `-E` or `-S`, or in an environment without omq uses
+pyzmq.
 """
 
 from __future__ import annotations

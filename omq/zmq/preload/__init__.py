@@ -20,6 +20,6 @@ def inherit() -> None:
     in it.
     """
     before = list(filter(None, os.environ.get(_VARIABLE, "").split(os.pathsep)))
-    home = [_HOME] if _HOME == sys.path[0] and _HOME not in sys.path[1:] and not sys.flags.safe_path else []
+    home = [_HOME] if sys.path[0] == _HOME and _HOME not in sys.path[1:] and not sys.flags.safe_path else []
     if FOLDER not in before:
         os.environ[_VARIABLE] = os.pathsep.join([FOLDER, *home, *before])

@@ -6,32 +6,43 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import module_from_spec
+from importlib.util import find_spec, module_from_spec
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 _FOLDER: Final = os.path.dirname(os.path.abspath(__file__))
 
 
-class FirstImport(MetaPathFinder):
-    """Installs the face at the first import of `zmq`."""
+class FirstImport(MetaPathFinder, Loader):
+    """Installs the face at the first import of `zmq`.
+
+    As a loader, because Python holds the lock of all imports while it asks a finder, and omq's import may wait for a
+    thread that imports.
+    """
+
+    _loader: Any
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns the spec that the face's finder returns; `None` for all but `zmq`."""
-        if fullname != "zmq":
+        """Returns a spec for `zmq`; `None` for all others, and in an environment without omq."""
+        if fullname != "zmq" or find_spec("omq") is None:
             return None
+        return ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Returns the face."""
+        importlib.import_module("omq.zmq").install()
         sys.meta_path.remove(self)
-        try:
-            importlib.import_module("omq.zmq").install()
-        except ModuleNotFoundError as error:
-            if error.name != "omq":
-                raise
-            return None  # the Python of another environment, without omq
-        return sys.meta_path[0].find_spec(fullname, path, target)
+        self._loader = importlib.import_module("omq.zmq.import_hook").FaceLoader()
+        module: ModuleType = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Gives the module back its own spec."""
+        self._loader.exec_module(module)
 
 
 def import_next() -> None:

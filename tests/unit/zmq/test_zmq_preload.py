@@ -105,11 +105,24 @@ def test_a_sitecustomize_that_fails_is_reported_by_python(tmp_path: Path) -> Non
 def test_a_child_without_omq_has_pyzmq(tmp_path: Path) -> None:
     pytest.importorskip("zmq")
     hide = (
-        "import sys\nclass Without:\n    def find_spec(self, name, path, target=None):\n"
-        "        if name == 'omq':\n            raise ModuleNotFoundError(name=name)\n"
-        "sys.meta_path.insert(0, Without())\n"
+        "import sys\nclass Without:\n    def __init__(self, finder):\n        self.finder = finder\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        return None if name == 'omq' else self.finder.find_spec(name, path, target)\n"
+        "sys.meta_path[1:] = map(Without, sys.meta_path[1:])\n"
     )
     assert run_with_face(tmp_path, child(hide + HOME)) == "zmq\n"
+
+
+def test_modules_that_gevent_has_patched_before(tmp_path: Path) -> None:
+    """omq imports them again in a thread, which waits for locks of imports."""
+    pytest.importorskip("gevent")
+    program = (
+        "from gevent import monkey\nmonkey.patch_all()\nimport zmq.green as zmq\ncontext = zmq.Context()\n"
+        "pull, push = context.socket(zmq.PULL), context.socket(zmq.PUSH)\n"
+        "port = pull.bind_to_random_port('tcp://127.0.0.1')\npush.connect(f'tcp://127.0.0.1:{port}')\n"
+        "push.send(b'hello')\nprint(zmq.__name__, pull.recv())\ncontext.destroy()\n"
+    )
+    assert run_with_face(tmp_path, program) == "omq.zmq.green b'hello'\n"
 
 
 def test_omq_may_be_in_the_folder_of_the_command(tmp_path: Path) -> None:
