@@ -84,7 +84,7 @@ async def ask(places: dict) -> dict:
             found[name] = type(error).__name__
     try:
         await calls.with_timeout(0.05).call.slow("late")
-    except asyncio.TimeoutError:
+    except TimeoutError:
         found["timeout"] = True
     notifications = await aiozmq.rpc.connect_pipeline(connect=places["notifications"])
     await notifications.notify.note("notified")
