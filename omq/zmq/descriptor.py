@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Final
 
 from omq._core.calls.readable_event import ReadableEvent
 from omq._core.calls.zmq_calls import Handle
 from omq.unpatched import select
+
+#: An event makes the epoll set readable once.
+_EDGE: Final = select.EPOLLIN | select.EPOLLET
 
 
 class EventDescriptor:
@@ -20,22 +24,33 @@ class EventDescriptor:
     """
 
     def __init__(self, handle: Handle) -> None:
+        self._handle = handle
         self._epoll = select.epoll()
         self._stack = contextlib.ExitStack()
         self._room: ReadableEvent | None = None
-        # Edge-triggered: an event makes the epoll set readable once.
-        flags = select.EPOLLIN | select.EPOLLET
+        self._is_attached = False
         try:
-            if handle.receives:
-                self._epoll.register(handle.omq.fileno(), flags)
             if handle.sends:
                 self._room = ReadableEvent()
-                self._epoll.register(self._room.fileno(), flags)
-                handle.omq._show_room(self._room, self._stack)
+                self._epoll.register(self._room.fileno(), _EDGE)
                 self._room.set()
         except BaseException:
             self.close()
             raise
+
+    def attach(self) -> None:
+        """Makes the descriptor follow the socket.
+
+        The socket is in use from then on, so most of its options can be changed before the first endpoint only.
+        """
+        if self._is_attached:
+            return
+        self._is_attached = True
+        if self._handle.receives:
+            self._epoll.register(self._handle.omq.fileno(), _EDGE)
+        if self._room is not None:
+            self._handle.omq._show_room(self._room, self._stack)
+            self._room.set()
 
     def fileno(self) -> int:
         """Returns the descriptor."""

@@ -115,6 +115,12 @@ class OptionState:
                 with contextlib.suppress(errors.StateError):
                     self.handle.omq.set_options(immediate=False)
 
+    def opened(self, endpoint: str) -> None:
+        """Notes an endpoint, from which messages may arrive from now on."""
+        self.last_endpoint = endpoint
+        if self.descriptor is not None:
+            self.descriptor.attach()
+
     def watch(self, endpoint: str | None, events: int) -> None:
         """Sends the socket's events to a PAIR at an endpoint; `None` stops that."""
         if self.monitor is not None:
@@ -318,6 +324,8 @@ def _identity(state: OptionState, value: bytes) -> None:
 def _fd(state: OptionState) -> int:
     if state.descriptor is None:
         state.descriptor = EventDescriptor(state.handle)
+        if state.last_endpoint:
+            state.descriptor.attach()
     return state.descriptor.fileno()
 
 

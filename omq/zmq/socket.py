@@ -87,7 +87,6 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
     type: SocketType
     _closed: bool
     _pid: int
-    _state: OptionState
     _shadow = False
     _shadow_obj: Any = None
     _monitor_socket: Any = None
@@ -114,7 +113,6 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
             if handle is None:
                 raise error_of(Errno.ENOTSOCK)
             self._handle = handle
-            self._state = handle.state
         else:
             if ctx_or_socket is None:
                 raise TypeError("context must be specified")
@@ -123,7 +121,7 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
             self._make(ctx_or_socket._state, operator.index(socket_type))
         self._closed = False
         self._pid = os.getpid()
-        kind = SocketType[self._state.kind.value]
+        kind = SocketType[self._handle.state.kind.value]
         self.__dict__["type"] = kind
         self._type_name = kind.name
 
@@ -144,10 +142,10 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         except errors.OmqError as error:
             raise translate(error) from None
         self._handle = Handle(socket, context)
-        self._state = self._handle.state = OptionState(self._handle)
+        self._handle.state = OptionState(self._handle)
         context.add(self._handle)
         if context.get(SocketOption.IPV6):
-            set_option(self._state, SocketOption.IPV6, 1)
+            set_option(self._handle.state, SocketOption.IPV6, 1)
 
     def __del__(self) -> None:
         if self._shadow or getattr(self, "_closed", True) or self._handle is None or self._handle.closed:
@@ -209,8 +207,8 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         if handle.closed or self._pid != os.getpid():
             return
         if linger is None:
-            linger = get_option(self._state, SocketOption.LINGER)
-        self._state.release()
+            linger = get_option(self._handle.state, SocketOption.LINGER)
+        self._handle.state.release()
         handle.closed = True
         handle.context.close(handle, None if linger < 0 else linger / 1000)
 
@@ -228,9 +226,7 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         Raises:
             ZMQError: EADDRINUSE, EADDRNOTAVAIL, EINVAL, EPROTONOSUPPORT and others; see `zmq_bind(3)`.
         """
-        resolved = self._open("bind", addr)
-        self._state.last_endpoint = resolved
-        return _SocketContext(self, "bind", resolved)
+        return _SocketContext(self, "bind", self._open("bind", addr))
 
     def connect(self, addr: str) -> _SocketContext[Self]:
         """Connects to an endpoint, in the background.
@@ -244,19 +240,21 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         Raises:
             ZMQError: EINVAL, EPROTONOSUPPORT and others; see `zmq_connect(3)`.
         """
-        self._state.last_endpoint = self._open("connect", addr)
+        self._open("connect", addr)
         return _SocketContext(self, "connect", addr)
 
     def _open(self, call: str, addr: Any) -> str:
         endpoint = _text_of(addr)
         self._check()
         if call == "connect":
-            self._state.before_connect()
+            self._handle.state.before_connect()
         try:
-            options = self._state.for_endpoint(call, endpoint)
-            return str(getattr(self._handle.omq, call)(endpoint, **options))
+            options = self._handle.state.for_endpoint(call, endpoint)
+            resolved = str(getattr(self._handle.omq, call)(endpoint, **options))
+            self._handle.state.opened(resolved)
         except errors.OmqError as error:
             raise endpoint_error(error, self._handle, call, endpoint, addr) from None
+        return resolved
 
     def unbind(self, addr: str) -> None:
         """Undoes a `bind`.
@@ -300,7 +298,7 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         """
         if (min_port, max_port) == _DEFAULT_PORTS:
             self.bind(f"{addr}:*")
-            return int(self._state.last_endpoint.rpartition(":")[2])
+            return int(self._handle.state.last_endpoint.rpartition(":")[2])
         for _ in range(max_tries):
             port = random.randrange(min_port, max_port)
             try:
@@ -326,12 +324,12 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
             TypeError: The value has another type.
         """
         self._check()
-        set_option(self._state, int(option), optval)
+        set_option(self._handle.state, int(option), optval)
 
     def get(self, option: int) -> Any:
         """Returns an option; raises as `set`."""
         self._check()
-        return get_option(self._state, int(option))
+        return get_option(self._handle.state, int(option))
 
     setsockopt = set
     getsockopt = get
@@ -455,16 +453,16 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
     def _pass_on(self, payload: Any, flags: int, frame: Any = None) -> None:
         """Sends the last part of a message with all its parts, or keeps a part until the last one comes."""
         handle = self._handle
-        route = TRAITS[self._state.kind].route
+        route = TRAITS[self._handle.state.kind].route
         if flags & _SNDMORE:
-            if TRAITS[self._state.kind].single_part:
+            if TRAITS[self._handle.state.kind].single_part:
                 raise error_of(Errno.EINVAL)
             if handle.begun is None:
                 self._await_room(flags)
                 handle.begun = []
             handle.begun.append(payload)
             return
-        if handle.begun is None and self._state.kind in _ADDRESSED:
+        if handle.begun is None and self._handle.state.kind in _ADDRESSED:
             return  # a message without a receiver is dropped
         if handle.begun is not None:
             parts = [*handle.begun, payload]
@@ -480,7 +478,7 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         handle = self._handle
         if not handle.sends:
             raise error_of(Errno.ENOTSUP)
-        if self._state.kind in _WHOLE_ONLY:
+        if self._handle.state.kind in _WHOLE_ONLY:
             return
         timeout = 0 if flags & _DONTWAIT else self.get(SocketOption.SNDTIMEO)
         try:
@@ -633,7 +631,7 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         """
         endpoint = None if addr is None else _text_of(addr)
         self._check()
-        self._state.watch(endpoint, int(events))
+        self._handle.state.watch(endpoint, int(events))
 
     def get_monitor_socket(self, events: int | None = None, addr: str | None = None) -> Self:
         """Returns a connected PAIR that receives the events of the socket.

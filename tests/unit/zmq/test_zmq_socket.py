@@ -231,6 +231,6 @@ def test_multicast_options_reach_the_endpoint(context: zmq.Context[Any]) -> None
     radio = context.socket(zmq.RADIO)
     radio.multicast_hops = 1000
     radio.multicast_loop = 0
-    given = radio._state.for_endpoint("connect", "udp://239.0.0.1:5555")
+    given = radio._handle.state.for_endpoint("connect", "udp://239.0.0.1:5555")
     assert (given["multicast_hops"], given["multicast_loop"]) == (255, False)
-    assert "multicast_hops" not in radio._state.for_endpoint("connect", "tcp://127.0.0.1:5555")
+    assert "multicast_hops" not in radio._handle.state.for_endpoint("connect", "tcp://127.0.0.1:5555")
