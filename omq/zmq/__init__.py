@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from omq._core.calls.zmq_calls import configure as _configure
+from omq._core.zmq.calls import configure as _configure
 from omq.zmq import constants as constants
 from omq.zmq import error as error
 from omq.zmq.constants import *  # noqa: F403

@@ -11,8 +11,8 @@ from functools import partial
 from itertools import chain
 from typing import Any, Self, cast
 
-from omq._core.calls.zmq_future import FutureCalls
-from omq._core.calls.zmq_future import configure as _configure
+from omq._core.zmq.future import FutureCalls
+from omq._core.zmq.future import configure as _configure
 from omq.zmq.constants import Errno, PollEvent, SocketOption
 from omq.zmq.constants import Flag as _Flag
 from omq.zmq.error import Again, ZMQError, error_of

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import omq
 from omq import errors
-from omq._core.calls.zmq_calls import Handle
+from omq._core.zmq.calls import Handle
 from omq.unpatched import threading
 from omq.zmq.constants import ContextOption, Errno
 from omq.zmq.error import error_of

@@ -6,7 +6,7 @@ import contextlib
 from typing import Final
 
 from omq._core.calls.readable_event import ReadableEvent
-from omq._core.calls.zmq_calls import Handle
+from omq._core.zmq.calls import Handle
 from omq.unpatched import select
 
 #: An event makes the epoll set readable once.

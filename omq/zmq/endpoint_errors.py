@@ -6,7 +6,7 @@ import errno
 from typing import Any, Final
 
 from omq import errors
-from omq._core.calls.zmq_calls import Handle
+from omq._core.zmq.calls import Handle
 from omq.types import MAX_PATH_BYTES
 from omq.zmq.constants import ENOCOMPATPROTO, Errno
 from omq.zmq.error import ZMQError, error_of, translate

@@ -10,7 +10,7 @@ from omq import errors
 from omq.zmq.constants import EFSM, EMTHREAD, ENOCOMPATPROTO, ETERM, Errno
 
 if TYPE_CHECKING:
-    from omq._core.calls.zmq_calls import Handle
+    from omq._core.zmq.calls import Handle
 
 _TEXTS: Final = {
     EFSM: "Operation cannot be accomplished in current state",

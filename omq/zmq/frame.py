@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Self
 
-from omq._core.calls.zmq_frame import FrameData
+from omq._core.zmq.frame import FrameData
 from omq.zmq.attributes import AttributeGetter
 from omq.zmq.constants import MORE, SHARED, SRCFD, Errno
 from omq.zmq.error import ZMQError

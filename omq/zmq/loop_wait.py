@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from omq import errors
-from omq._core.calls.zmq_poll import PollGroup
+from omq._core.zmq.poll import PollGroup
 from omq.zmq.constants import PollEvent
 from omq.zmq.error import translate
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import omq
 from omq import errors
-from omq._core.calls.zmq_calls import Handle
+from omq._core.zmq.calls import Handle
 from omq.event import Event as OmqEvent
 from omq.event import EventKind, HandshakeFailure
 from omq.unpatched import threading

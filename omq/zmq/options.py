@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from omq import errors, security
-from omq._core.calls.zmq_calls import Handle
+from omq._core.zmq.calls import Handle
 from omq.options import Options
 from omq.types import TRAITS, Security, SocketType
 from omq.zmq import constants

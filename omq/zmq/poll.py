@@ -8,8 +8,8 @@ from typing import Any
 import omq
 from omq import errors
 from omq._core.calls.readable_event import ReadableEvent
-from omq._core.calls.zmq_calls import SocketCalls
-from omq._core.calls.zmq_poll import PollGroup
+from omq._core.zmq.calls import SocketCalls
+from omq._core.zmq.poll import PollGroup
 from omq.types import POLL_IN, POLL_OUT
 from omq.unpatched import select as _select
 from omq.unpatched import time

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import omq
 from omq import errors
-from omq._core.calls.zmq_calls import SocketCalls
+from omq._core.zmq.calls import SocketCalls
 from omq.zmq.constants import ETERM, Errno
 from omq.zmq.error import error_of, translate
 

@@ -13,8 +13,8 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar, cast
 
 import omq
 from omq import errors
-from omq._core.calls.zmq_calls import Handle, SocketCalls
-from omq._core.calls.zmq_frame import FrameData
+from omq._core.zmq.calls import Handle, SocketCalls
+from omq._core.zmq.frame import FrameData
 from omq.types import POLL_OUT, TRAITS, Route
 from omq.types import SocketType as Kind
 from omq.zmq import constants

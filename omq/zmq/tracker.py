@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from omq import errors
-from omq._core.calls.zmq_frame import FrameData
+from omq._core.zmq.frame import FrameData
 from omq.unpatched import threading, time
 from omq.zmq.error import NotDone
 

@@ -44,7 +44,7 @@ LAYERS = {
 }
 ORDER = list(LAYERS)
 #: The floors of the core, from top to bottom; other modules serve all.
-FLOORS = ["calls", "link", "queues", "wire"]
+FLOORS = ["zmq", "calls", "link", "queues", "wire"]
 LAYER_OF = {room: layer for layer, rooms in LAYERS.items() for room in rooms}
 
 #: Layers whose rooms may import one another; elsewhere neighbours on one floor are strangers.
@@ -56,10 +56,7 @@ BELOW_PUBLIC = {"engine", "middle", "zmtp", "core"}
 MAY_USE = {
     "omq._core.blocks": {"store", "workqueue", "broker", "pzq"},
     "omq._core.columns": {"broker"},
-    "omq._core.calls.zmq_calls": {"zmq"},
-    "omq._core.calls.zmq_frame": {"zmq"},
-    "omq._core.calls.zmq_future": {"zmq"},
-    "omq._core.calls.zmq_poll": {"zmq"},
+    "omq._core.zmq": {"zmq"},
     "omq._core.calls.readable_event": {"zmq"},
 }
 #: Where the asyncio twins of systems stand: `omq.asyncio.broker` is in the broker's room.
@@ -439,6 +436,7 @@ BAD = [
     ("_core/batch.pyi", "from omq.engine.socket import Socket", "imports upward"),
     ("_core/wire/send_buffer.pyx", "from omq._core.link.poller cimport Poller", "wire imports upward"),
     ("_core/queues/peer.pxd", "from omq._core.calls.call cimport Call", "queues imports upward"),
+    ("_core/calls/sync.pyx", "from omq._core.zmq.calls cimport Handle", "calls imports upward"),
     ("zmtp/null.py", "import asyncio", "no I/O"),
     ("zmtp/null.py", "import socket", "no I/O"),
     ("zmtp/null.py", "from time import monotonic", "no clock"),
@@ -547,6 +545,7 @@ GOOD = [
     ("broker/types.py", "from omq._core.blocks import Message"),
     ("broker/server.py", "def f():\n    import lmdb"),
     ("broker/columns.py", "from omq._core.columns import Gatherer"),
+    ("zmq/socket.py", "from omq._core.zmq.calls import Handle"),
     ("store/log.py", "from omq._core import blocks"),
     ("__init__.py", "from omq import errors\nfrom omq.asyncio import PUSH"),
     ("context.py", "from omq.message import Message\nfrom omq.engine import socket"),

@@ -7,7 +7,7 @@ from typing import Any
 from gevent import select
 
 from omq import errors
-from omq._core.calls.zmq_poll import PollGroup
+from omq._core.zmq.poll import PollGroup
 from omq.unpatched import time
 from omq.zmq.constants import Errno, PollEvent
 from omq.zmq.error import error_of, translate

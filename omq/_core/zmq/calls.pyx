@@ -5,7 +5,7 @@ A call with its usual arguments goes straight to the omq socket; the classes of 
 
 from omq._core.calls.attempt cimport READY_IN, READY_OUT, TAKE_MANY
 from omq._core.calls.sync cimport SyncCore
-from omq._core.calls.zmq_frame cimport FrameData
+from omq._core.zmq.frame cimport FrameData
 from omq._core.queues.peer cimport RecvQueue
 
 from omq.errors import OmqError

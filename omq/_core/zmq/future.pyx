@@ -6,7 +6,7 @@ A call that can be completed at once makes nothing but its Future; the classes o
 from cpython.object cimport PyObject_Call
 from cpython.pythread cimport PyThread_get_thread_ident
 
-from omq._core.calls.zmq_calls cimport DONTWAIT, Handle, SocketCalls
+from omq._core.zmq.calls cimport DONTWAIT, Handle, SocketCalls
 
 from omq.errors import OmqError
 

@@ -1,6 +1,6 @@
 # The calls of pyzmq's asyncio sockets that run for every message.
 
-from omq._core.calls.zmq_calls cimport SocketCalls
+from omq._core.zmq.calls cimport SocketCalls
 
 
 cdef class FutureCalls(SocketCalls):

@@ -7,7 +7,7 @@ from posix.unistd cimport close
 from omq._core.calls.attempt cimport READY_IN, READY_OUT
 from omq._core.calls.leader cimport FOR_EVER, BlockedCall, LeaderCore
 from omq._core.calls.readable_event cimport ReadableEvent
-from omq._core.calls.zmq_calls cimport Handle
+from omq._core.zmq.calls cimport Handle
 from omq._core.clock cimport FIRST_SLEEP_NS, MAX_SLEEP_NS, now_ns
 from omq._core.kernel cimport (
     EPOLL_CLOEXEC,
