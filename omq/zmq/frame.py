@@ -58,7 +58,7 @@ class Frame(FrameData, AttributeGetter):
         if copy:
             self._copy_from(data)
             return
-        release = Release(frames=True) if track else None
+        release = Release() if track else None
         self._lend(data, release)
         if release is not None:
             self.tracker = MessageTracker(release)

@@ -6,7 +6,6 @@ import operator
 import os
 import pickle
 import random
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Self, TypeAlias, TypeVar, cast
@@ -438,15 +437,17 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         if frame is None:
             size = memoryview(data).nbytes
             if copy or size < self.copy_threshold:
-                self._pass_on(Frame(data, copy=False)._payload if type(data) is not bytes else data, flags)
+                if flags & _SNDMORE and type(data) is not bytes:
+                    data = Frame(data, copy=True)._payload  # it waits for the other parts, and must not change
+                elif not isinstance(data, bytes | memoryview):
+                    data = Frame(data, copy=False)
+                self._pass_on(data, flags)
                 return None if copy else _FINISHED_TRACKER
             frame = Frame(data, track=track, copy=False)
-        payload = frame._payload
-        references = sys.getrefcount(payload)
-        self._pass_on(payload, flags, frame)
         release = frame.tracker_event
-        if isinstance(release, Release) and isinstance(payload, bytes) and sys.getrefcount(payload) > references:
-            release.add(self._handle.omq, payload)
+        if isinstance(release, Release):
+            release.add(self._handle.omq)
+        self._pass_on(frame._payload, flags, frame)
         tracker: MessageTracker | None = frame.tracker
         return tracker
 

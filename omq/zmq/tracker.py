@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-from dataclasses import dataclass
+import math
 from typing import Any, Final
 
 from omq import errors
@@ -12,79 +11,31 @@ from omq._core.zmq.frame import FrameData
 from omq.unpatched import threading, time
 from omq.zmq.error import NotDone
 
-_MAX_NAP_S: Final = 0.02
+_FLUSH_INTERVAL_S: Final = 0.02
 _FOR_EVER_S: Final = 3600 * 24 * 7
 
 
-@dataclass(slots=True)
-class Send:
-    """A send whose content omq keeps by reference.
+class Release(threading.Event):
+    """Becomes set once no frame and no send uses some memory any more."""
 
-    Attributes:
-        socket: The omq socket.
-        data: The content.
-        references: How many references there were at the last check, omq's among them; 0 before the first check.
-    """
+    def __init__(self) -> None:
+        super().__init__()
+        self._sockets: list[Any] = []
 
-    socket: Any
-    data: bytes
-    references: int = 0
-
-    @property
-    def is_over(self) -> bool:
-        """Returns whether omq has dropped its reference.
-
-        That shows in the number of references, unless the program has made new ones. But a socket that has handed over
-        everything has none.
-        """
-        references = sys.getrefcount(self.data)
-        if self.references and references < self.references:
-            return True
-        self.references = references
-        try:
-            return not self.socket.lingers
-        except errors.OmqError:
-            return True
-
-
-class Release:
-    """Becomes set once no frame and no send uses some memory any more; it has the methods of an `Event`.
-
-    Args:
-        frames: Whether a frame uses the memory, which calls `set` at its end.
-    """
-
-    def __init__(self, *, frames: bool = False) -> None:
-        self._frames = frames
-        self._sends: list[Send] = []
-
-    def set(self) -> None:
-        """Notes that the last frame is gone."""
-        self._frames = False
-
-    def add(self, socket: Any, data: Any) -> None:
-        """Notes a send of which omq keeps the content."""
-        self._sends.append(Send(socket, data))
-
-    def is_set(self) -> bool:
-        """Returns whether nothing uses the memory."""
-        while self._sends and self._sends[0].is_over:
-            self._sends.pop(0)
-        return not self._frames and not self._sends
+    def add(self, socket: Any) -> None:
+        """Notes the omq socket of a send."""
+        self._sockets.append(socket)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until nothing uses the memory; returns whether that is so."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not self.is_set():
-            left = _MAX_NAP_S if deadline is None else min(_MAX_NAP_S, deadline - time.monotonic())
-            if left <= 0:
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while not super().wait(max(0.0, min(_FLUSH_INTERVAL_S, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
                 return False
-            if self._sends:
-                # In slices, because it waits for later messages of other threads, too.
+            for socket in self._sockets:
+                # An event loop that serves the socket may be the one that waits here.
                 with contextlib.suppress(errors.OmqError):
-                    self._sends[0].socket.flush(left)
-            else:
-                time.sleep(left)
+                    socket.flush(0)
         return True
 
 
@@ -108,7 +59,7 @@ class MessageTracker:
                 if not one.tracker:
                     raise ValueError("Not a tracked message")
                 self.peers.add(one.tracker)
-            elif isinstance(one, Release | threading.Event) or hasattr(one, "is_set"):
+            elif isinstance(one, threading.Event) or hasattr(one, "is_set"):
                 self.events.add(one)
             else:
                 raise TypeError(f"Require Events or Message Frames, not {type(one)}")

@@ -57,6 +57,7 @@ MAY_USE = {
     "omq._core.blocks": {"store", "workqueue", "broker", "pzq"},
     "omq._core.columns": {"broker"},
     "omq._core.zmq": {"zmq"},
+    "omq._core.wire.loan": {"zmq"},
     "omq._core.calls.readable_event": {"zmq"},
 }
 #: Where the asyncio twins of systems stand: `omq.asyncio.broker` is in the broker's room.

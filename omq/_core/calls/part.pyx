@@ -1,4 +1,4 @@
-"""The data that users pass to `send`: bytes are borrowed, any other contiguous buffer is used within the call."""
+"""The data that users pass to `send`: bytes and loans are borrowed, other contiguous buffers used within the call."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -6,6 +6,8 @@ from cpython.memoryview cimport PyMemoryView_Check
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport free, malloc
+
+from omq._core.wire.loan cimport Loan
 
 from collections.abc import Iterable
 
@@ -22,6 +24,11 @@ cdef int open_part(object data, Part *part, Py_buffer *view) except -1:
     if type(data) is bytes:
         part.data = PyBytes_AS_STRING(data)
         part.size = PyBytes_GET_SIZE(data)
+        part.owner = <PyObject *>data
+        return 0
+    if type(data) is Loan:
+        part.data = <const char *>(<Loan>data).view.buf
+        part.size = (<Loan>data).view.len
         part.owner = <PyObject *>data
         return 0
     try:

@@ -523,9 +523,11 @@ cdef class Connection(Receiver):
                 self._background.note(send_buffer)  # the batch before has left, and no event is to come
         elif send_buffer.stuck or send_buffer.failed:
             status = FLUSH_ERROR if send_buffer.failed else FLUSH_ENDED if send_buffer.ended else FLUSH_BLOCKED
-        elif (send_buffer.bytes >= BATCH_BYTES or send_buffer._foreign or send_buffer.next_overflows()
+        elif (send_buffer.bytes >= BATCH_BYTES or send_buffer._foreign or send_buffer._lent
+                or send_buffer.next_overflows()
                 or send_buffer.messages >= (BATCH_MESSAGES if self.send_queue is None else self.send_queue.most)):
             self._dense = True
+            send_buffer._lent = False
             if self._flusher is not None:
                 send_buffer.last_write = send_buffer.last_full = now_ns()
             status = self._push()

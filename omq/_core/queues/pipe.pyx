@@ -8,7 +8,7 @@ from libc.string cimport memcpy
 from omq._core.wire.send_buffer cimport Part
 from omq._core.bell cimport Bell
 from omq._core.lock cimport SocketLock
-from omq._core.queues.send_queue cimport hold
+from omq._core.queues.send_queue cimport message_bytes
 from omq._core.queues.object_peer cimport ObjectPeer
 from omq._core.queues.peer cimport RecvQueue, Peer
 
@@ -130,9 +130,9 @@ cdef class Pipe(ObjectPeer):
             return 0
         if partner._conflate:
             # Another thread may be using the ring: that thread puts the message there.
-            partner._newest = hold(parts, count)
+            partner._newest = message_bytes(parts, count)
         else:
-            partner._ring.append(hold(parts, count))
+            partner._ring.append(message_bytes(parts, count))
         self.messages_out += 1
         partner.messages_in += 1
         for i in range(count):

@@ -3,6 +3,7 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 
+from omq._core.wire.loan cimport Loan, PyBytes_CheckExact, body_data, body_size, bytes_size
 from omq._core.wire.send_buffer cimport Part
 from omq._core.wire.waiting cimport WaitingMessages
 from omq._core.queues.recv_queue cimport RequestRecvQueue
@@ -14,9 +15,21 @@ cdef enum:
 
 
 cdef inline object part_bytes(const Part *part):
-    if part.owner != NULL and PyBytes_GET_SIZE(<object>part.owner) == part.size:
-        return <object>part.owner
+    if part.owner != NULL:
+        if not PyBytes_CheckExact(part.owner):
+            body = (<Loan>part.owner).view.obj
+            if type(body) is bytes:
+                return body
+        elif bytes_size(part.owner) == part.size:
+            return <object>part.owner
     return PyBytes_FromStringAndSize(part.data, part.size)
+
+
+cdef inline object part_body(const Part *part):
+    """Returns a part as an object that outlives the call: `bytes` or a `Loan`."""
+    if part.owner != NULL and not PyBytes_CheckExact(part.owner):
+        return <object>part.owner
+    return part_bytes(part)
 
 
 cdef inline int fill_part(Part *part, bytes body) except -1:
@@ -26,7 +39,15 @@ cdef inline int fill_part(Part *part, bytes body) except -1:
     return 0
 
 
+cdef inline int fill_held(Part *part, object body) except -1:
+    part.data = body_data(<PyObject *>body)
+    part.size = body_size(<PyObject *>body)
+    part.owner = <PyObject *>body
+    return 0
+
+
 cdef object hold(const Part *parts, Py_ssize_t count)
+cdef object message_bytes(const Part *parts, Py_ssize_t count)
 
 
 cdef class RoundRobin(SendQueue):

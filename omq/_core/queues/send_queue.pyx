@@ -35,7 +35,15 @@ os.register_at_fork(after_in_child=_serials.seed)
 
 
 cdef object hold(const Part *parts, Py_ssize_t count):
-    """Returns a message as an object that outlives the call: bytes, or a tuple of bytes."""
+    """Returns a message as an object that outlives the call: a body that waits, or a tuple of bodies."""
+    cdef Py_ssize_t i
+    if count == 1:
+        return part_body(parts)
+    return tuple([part_body(parts + i) for i in range(count)])
+
+
+cdef object message_bytes(const Part *parts, Py_ssize_t count):
+    """Returns a message for a receiver: bytes, or a tuple of bytes."""
     cdef Py_ssize_t i
     if count == 1:
         return part_bytes(parts)
@@ -47,8 +55,8 @@ cdef int send_held(Peer peer, object message) except -1:
     cdef Part only
     cdef Part *parts = few
     cdef Py_ssize_t i, count
-    if type(message) is bytes:
-        fill_part(&only, <bytes>message)
+    if type(message) is not tuple:
+        fill_held(&only, message)
         return peer.send(&only, 1)
     few[0].size = 0  # for the C compiler, which cannot know that there is at least one part
     count = len(<tuple>message)
@@ -58,7 +66,7 @@ cdef int send_held(Peer peer, object message) except -1:
             raise MemoryError()
     try:
         for i in range(count):
-            fill_part(parts + i, <bytes>(<tuple>message)[i])
+            fill_held(parts + i, (<tuple>message)[i])
         return peer.send(parts, count)
     finally:
         if parts != few:
@@ -118,6 +126,11 @@ cdef class RoundRobin(SendQueue):
                 queue.append_left(message)  # no memory; or the peer is gone, and the notification is on its way
             queue.end()
         return taken
+
+    def close(self) -> None:
+        """Drops the schedule and the waiting messages: the socket is closed."""
+        SendQueue.close(self)
+        self.queue.take_all()
 
     def surrender(self, list messages not None: list[bytes | tuple[bytes, ...]]) -> None:
         """Moves the waiting messages to the end of *messages*: all of them or, if it raises, not any."""

@@ -32,7 +32,7 @@ cdef enum:
 cdef struct Part:            # one part of an outgoing message; valid during the call only
     const char *data
     Py_ssize_t size          # bytes
-    PyObject *owner          # the bytes object whose content data is; NULL: the caller's memory
+    PyObject *owner          # bytes that contain data, or a Loan of it; NULL: the caller's memory
 
 
 @cython.final
@@ -49,6 +49,7 @@ cdef class SendBuffer:
     cdef PyObject **_done            # references to drop, as many as _room; owned
     cdef int _ndone
     cdef bint _foreign               # a segment is in the caller's memory
+    cdef bint _lent                  # the last message has a Loan, whose end the caller waits for
     cdef bint _inside                # the next frame continues a message
     cdef Py_ssize_t bytes            # not sent
     cdef long long total             # bytes ever put in, except for those that were dropped

@@ -16,6 +16,7 @@ from posix.time cimport nanosleep, timespec
 from omq._core.wire.pool cimport BLOCK_BYTES, Pool
 from omq._core.wire.framing cimport FLAG_LONG, FLAG_MORE, LONG_HEADER_BYTES, Header, parse_header, write_header
 from omq._core.wire.codec cimport Codec
+from omq._core.wire.loan cimport PyBytes_CheckExact, body_data, body_size
 from omq._core.wire.recall cimport recall
 from omq._core.clock cimport now_ns
 from omq._core.kernel cimport (
@@ -50,9 +51,7 @@ cdef extern from *:
 
 cdef extern from "Python.h" nogil:
     # Macros that only read constant fields.
-    bint PyBytes_CheckExact(PyObject *)
-    const char *bytes_data "PyBytes_AS_STRING"(PyObject *)
-    Py_ssize_t bytes_size "PyBytes_GET_SIZE"(PyObject *)
+    bint PyTuple_CheckExact(PyObject *)
     Py_ssize_t tuple_size "PyTuple_GET_SIZE"(PyObject *)
     PyObject *tuple_item "PyTuple_GET_ITEM"(PyObject *, Py_ssize_t)
 
@@ -280,7 +279,7 @@ cdef class SendBuffer:
             self._count -= 1
             last = self._segments + self._count
             if last.owner != NULL:
-                Py_DECREF(<object>last.owner)  # bytes: no code runs
+                Py_DECREF(<object>last.owner)  # not the last one: the caller has one, or it is bytes
         self.total -= self.bytes - unsent
         self.bytes = unsent
         self._foreign = False
@@ -326,6 +325,7 @@ cdef class SendBuffer:
         segment.owner = part.owner
         if part.owner != NULL:
             Py_INCREF(<object>part.owner)
+            self._lent = self._lent or not PyBytes_CheckExact(part.owner)
         else:
             self._foreign = True
         self.bytes += part.size
@@ -718,10 +718,10 @@ cdef class SendBuffer:
         return self.bytes > 0
 
     cdef bint _put_owned(self, PyObject *message) noexcept nogil:
-        """Appends bytes or a tuple of them like `put_message`, and takes over the reference; False: no memory."""
+        """Appends a waiting message like `put_message`, and takes over the reference; False: no memory."""
         cdef Py_ssize_t count, i
         cdef bint whole
-        if PyBytes_CheckExact(message):
+        if not PyTuple_CheckExact(message):
             whole = self._put_owned_part(message, 0, True)
         else:
             count = tuple_size(message)
@@ -741,7 +741,7 @@ cdef class SendBuffer:
 
     cdef bint _put_owned_part(self, PyObject *part, int flags, bint first) noexcept nogil:
         """Appends a part like `_put`. A message begins in a segment of its own: its last one gets the reference."""
-        cdef Py_ssize_t size = bytes_size(part)
+        cdef Py_ssize_t size = body_size(part)
         cdef bint apart = size > MAX_INLINE_BYTES and (self.codec is None or self.codec.borrows)
         cdef Py_ssize_t most = (
             (LONG_HEADER_BYTES if self.codec is None else self.codec.overhead) + (0 if apart else size)
@@ -757,12 +757,12 @@ cdef class SendBuffer:
         if self.codec is None:
             length = write_header(p, flags, size)
             if not apart:
-                memcpy(p + length, bytes_data(part), size)
+                memcpy(p + length, body_data(part), size)
                 length += size
         elif apart:
             length = self.codec.head(p, flags, size)
         else:
-            length = self.codec.encode(p, flags, bytes_data(part), size)
+            length = self.codec.encode(p, flags, body_data(part), size)
         if length < 0:
             self.failed = True
             return False
@@ -776,7 +776,7 @@ cdef class SendBuffer:
         if apart:
             segment = self._new_segment()
             segment.inside = segment.payload = True
-            segment.base = <char *>bytes_data(part)
+            segment.base = <char *>body_data(part)
             segment.size = size
             length += size
         self.bytes += length

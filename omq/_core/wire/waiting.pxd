@@ -6,7 +6,7 @@ from omq._core.lock cimport drop_flag, load, store, take_flag
 
 
 cdef class WaitingMessages:
-    cdef PyObject **_ring            # strong references to bytes, or tuples of bytes; owned
+    cdef PyObject **_ring            # strong references to bytes, Loans, or tuples of these; owned
     cdef Py_ssize_t _room            # entries there is memory for: a power of 2, or 0
     cdef Py_ssize_t _first           # index of the oldest message
     cdef long long _count            # messages; atomic: the owner reads it without the flag

@@ -20,7 +20,7 @@ cdef enum:
 
 
 @cython.final
-@cython.no_gc  # bytes refer to nothing
+@cython.no_gc  # bytes refer to nothing, and lent memory rarely does
 cdef class WaitingMessages:
     def __dealloc__(self):
         cdef Py_ssize_t i

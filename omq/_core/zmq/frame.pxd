@@ -1,13 +1,6 @@
 # Message parts with pyzmq's interface.
 
-from cpython.buffer cimport Py_buffer
-
-
-cdef class Loan:
-    cdef object __weakref__
-    cdef Py_buffer _view             # of the object whose memory frames share
-    cdef bint _opened
-    cdef object _key
+from omq._core.wire.loan cimport Loan
 
 
 cdef class FrameData:

@@ -1,16 +1,10 @@
 """The memory of a frame of the pyzmq face: received, copied, or lent by the caller."""
 
-from cpython.buffer cimport (
-    PyBUF_ANY_CONTIGUOUS,
-    PyBUF_FORMAT,
-    PyBUF_WRITABLE,
-    PyBuffer_Release,
-    PyObject_GetBuffer,
-)
+from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 
-from omq._core.calls.description cimport describe as _describe
+from omq._core.wire.loan cimport Loan
 
 from weakref import ref
 
@@ -18,33 +12,6 @@ from omq._core.calls.description import snapshot
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *)
-
-#: The loans in force: their events, or None, by number.
-# stub: loans: dict[int, Any]
-loans = {}
-
-
-cdef class Loan:
-    """Memory of the caller that frames share until the last one is gone.
-
-    Args:
-        data: The object that has the memory.
-        event: Set at the end of the loan; `None` for no event.
-    """
-
-    def __init__(self, data: object, event: object) -> None:
-        PyObject_GetBuffer(data, &self._view, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT)
-        self._opened = True
-        self._key = id(self)
-        loans[self._key] = event
-
-    def __dealloc__(self):
-        if self._opened:
-            PyBuffer_Release(&self._view)
-            event = loans.pop(self._key, None)
-            if event is not None:
-                event.set()
-
 
 cdef class FrameData:
     """The content of a frame, and what is known of its sender."""
@@ -90,12 +57,10 @@ cdef class FrameData:
         return 0
 
     cdef object payload(self):
-        """Returns the object for a socket to send: it is borrowed if its content cannot change."""
-        if self._loan is None:
-            return self if self._exported else (self._content or b"")
-        if type(self._data) is bytes or isinstance(self._data, memoryview):
-            return self._data
-        return self
+        """Returns the object for a socket to send: it is borrowed if it is lent, or cannot change."""
+        if self._loan is not None:
+            return self._loan
+        return self if self._exported else (self._content or b"")
 
     @property
     def _payload(self) -> object:
@@ -117,9 +82,9 @@ cdef class FrameData:
     def __getbuffer__(self, Py_buffer *buffer, int flags):
         cdef bint writable
         if self._loan is not None:
-            buffer.buf = self._loan._view.buf
-            buffer.len = self._loan._view.len
-            writable = not self._loan._view.readonly
+            buffer.buf = self._loan.view.buf
+            buffer.len = self._loan.view.len
+            writable = not self._loan.view.readonly
         else:
             if self._content is None:
                 self._content = b""
@@ -142,7 +107,7 @@ cdef class FrameData:
 
     def __len__(self):
         if self._loan is not None:
-            return self._loan._view.len
+            return self._loan.view.len
         return 0 if self._content is None else PyBytes_GET_SIZE(self._content)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from omq._core.zmq.frame import loans
+from omq._core.wire.loan import loans
 
 
 class GarbageCollector:

@@ -132,22 +132,6 @@ def test_the_senders_constant_is_read_only_over_inproc(context: zmq.Context[Any]
     assert content == b"constant"
 
 
-def test_a_tracker_is_done_once_the_message_has_left(context: zmq.Context[Any], free_place: str) -> None:
-    push, pull = context.socket(zmq.PUSH), context.socket(zmq.PULL)
-    push.connect(free_place)
-    content = b"x" * 100_000
-    tracker = push.send(content, copy=False, track=True)
-    assert not tracker.done
-    with pytest.raises(zmq.NotDone):
-        tracker.wait(0.05)
-    pull.bind(free_place)
-    assert pull.recv() == content
-    tracker.wait(10)
-    assert tracker.done
-    assert push.send(b"small", copy=False, track=True).done
-    assert push.send(bytearray(200_000), copy=False, track=True).done
-
-
 def test_recv_into_truncates(pair_of: PairOf) -> None:
     pull, push = pair_of(zmq.PULL, zmq.PUSH)
     push.send(b"0123456789")
