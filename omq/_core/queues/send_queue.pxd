@@ -53,6 +53,8 @@ cdef object message_bytes(const Part *parts, Py_ssize_t count)
 cdef class RoundRobin(SendQueue):
     cdef list _open                  # peers that can be written; one that is alone may be blocked
     cdef Py_ssize_t _next            # index in _open of the peer whose turn is next
+    cdef int _burst                  # messages for one of several peers, since the last pause
+    cdef long long _last             # nanoseconds on the monotonic clock, after the last of them
     cdef readonly WaitingMessages queue  # accepted, not yet given to a peer
     cdef Py_ssize_t _attached        # number of peers, writable or not
     cdef Py_ssize_t _returns         # how often a peer has given messages back

@@ -25,6 +25,7 @@ cdef extern from "Python.h":
     Py_ssize_t Py_SIZE(object)  # the length of a deque, without a call
 
 cdef enum:
+    BURST_MESSAGES = 8     # messages without a pause after which those for several peers gather
     FEW_PEERS = 2          # peers up to which a publisher's batches are as large as those of other sockets
     SCRATCH_BYTES = 16384  # a message whose frames fit is encoded once for all subscribers
 
@@ -157,7 +158,15 @@ cdef class RoundRobin(SendQueue):
             return self._enqueue(parts, count)
         self._next += 1
         self.given(peer)  # before the peer gets the message: it may give it back
+        if self.led or Py_SIZE(self._open) == 1:
+            self.gathers = False
+            peer.send(parts, count)
+            return 1
+        # Each of many peers gets a message now and then, and looks idle: the caller's own pauses count.
+        self._burst = self._burst + 1 if now_ns() - self._last < SPARSE_NS else 0
+        self.gathers = self._burst >= BURST_MESSAGES
         peer.send(parts, count)
+        self._last = now_ns()
         return 1
 
     @cython.final
@@ -183,10 +192,17 @@ cdef class RoundRobin(SendQueue):
         return None
 
     cdef bint put_quickly(self, const Part *part) except -1:
-        # With several peers each message has its own turn.
-        if self.queue.count() or Py_SIZE(self._open) != 1:
+        cdef Py_ssize_t peers = Py_SIZE(self._open)
+        if self.queue.count() or peers == 0:
             return False
-        return (<Peer>PyList_GET_ITEM(self._open, 0)).send_quickly(part, self.hwm)
+        if peers == 1:
+            return (<Peer>PyList_GET_ITEM(self._open, 0)).send_quickly(part, self.hwm)
+        if self._next >= peers:
+            self._next = 0
+        if not (<Peer>PyList_GET_ITEM(self._open, self._next)).send_quickly(part, self.hwm):
+            return False
+        self._next += 1
+        return True
 
     cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1:
         cdef Peer peer

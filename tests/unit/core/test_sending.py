@@ -212,6 +212,24 @@ asyncio.run(main())
     assert done.stdout == "alive\n", done.stderr
 
 
+async def test_a_burst_for_many_peers_gathers():
+    """Each of them gets a message now and then, and is not idle for that."""
+    with Driven() as core:
+        others = [core.link() for _ in range(100)]
+        rounds = 0
+        for _ in range(50):  # a pause ends a burst, and another process may cause one
+            for _ in range(200):
+                await core.send(b"x")
+            rounds += 2
+            if sum(session.peer.unsent_bytes > 0 for session in core.sessions) > 50:
+                break
+            await asyncio.sleep(0)
+        else:
+            pytest.fail("every message has left on its own")
+        for other in others:
+            assert await core.read(other, rounds * len(wire([b"x"]))) == wire([b"x"]) * rounds
+
+
 @contextlib.contextmanager
 def over_tcp(core):
     """A connection of *core* over tcp; yields the session and the other end."""
