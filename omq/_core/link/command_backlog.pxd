@@ -13,6 +13,7 @@ cdef enum:
 cdef bint can_reset(int fd) noexcept
 cdef Outlook outlook(int fd, long long *holds) noexcept nogil
 cdef int unread_bytes(int fd) noexcept nogil
+cdef void set_low_water(int fd, int *before, int size) noexcept nogil
 cdef long long settling_ns(int fd) noexcept nogil
 
 

@@ -21,7 +21,8 @@ cdef extern from "<poll.h>" nogil:
 
 cdef extern from "<sys/socket.h>" nogil:
     int getsockopt(int, int, int, void *, unsigned int *)
-    int SOL_SOCKET, SO_DOMAIN, AF_UNIX
+    int setsockopt(int, int, int, const void *, unsigned int)
+    int SOL_SOCKET, SO_DOMAIN, SO_RCVLOWAT, AF_UNIX
 
 cdef extern from "<sys/ioctl.h>" nogil:
     int ioctl(int, unsigned long, ...)
@@ -89,6 +90,13 @@ cdef long long settling_ns(int fd) noexcept nogil:
         <long long>MIN_SETTLING_NS + SETTLING_ROUND_TRIPS * 1000 * <long long>round_trip_us(fd),
         <long long>FAST_STREAM_NS,
     )
+
+
+cdef void set_low_water(int fd, int *before, int size) noexcept nogil:
+    """Makes the kernel report bytes from *size* of them; any if 0. *before* is the current number."""
+    if size != before[0] and fd >= 0:
+        before[0] = size
+        setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &size, sizeof(size))
 
 
 cdef int unread_bytes(int fd) noexcept nogil:

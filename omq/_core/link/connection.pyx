@@ -50,6 +50,7 @@ from omq._core.link.command_backlog cimport (
     Outlook,
     CommandBacklog,
     outlook,
+    set_low_water,
     unread_bytes,
 )
 
@@ -228,6 +229,7 @@ cdef class Connection(Receiver):
             self._end_read_ahead()
             self._read_ahead = None
             self._write_closing_frame()
+            set_low_water(self.fd, &self._send_buffer.low_water, 0)
             shutdown(self.fd, SHUT_WR)
             self._hwm = 0
             self.refill()

@@ -17,7 +17,7 @@ from posix.time cimport nanosleep, timespec
 
 from omq._core.clock cimport now_ns
 from omq._core.kernel cimport EPOLLIN, MSG_DONTWAIT, MSG_NOSIGNAL, recv, send
-from omq._core.link.command_backlog cimport CLEAR, CROWDED, outlook, settling_ns, unread_bytes
+from omq._core.link.command_backlog cimport CLEAR, CROWDED, outlook, set_low_water, settling_ns, unread_bytes
 from omq._core.lock cimport add_to, load, store
 from omq._core.wire.frame_reader cimport FrameReader
 from omq._core.wire.send_buffer cimport SendBuffer
@@ -172,6 +172,7 @@ cdef class ReadAhead:
         if self.resets and outlook(self.send_buffer.fd, &holds) == CROWDED:
             self.behind = True
             self.crowded = now
+        set_low_water(self.send_buffer.fd, &self.send_buffer.low_water, 0)  # PINGs are small
         while taken < READ_TURN_BYTES and self.send_buffer.fd >= 0 and not self.is_full():
             got = unread_bytes(self.send_buffer.fd)
             if got <= 0:

@@ -41,6 +41,7 @@ cdef class Receiver(Peer):
     cdef int _begin_large(self) except -1
     cdef int _read(self) except -1
     cdef int _take_in(self) except -1
+    cdef void _set_low_water(self) noexcept
     cdef int _begin_read_ahead(self) except -1
     cdef int _end_read_ahead(self) except -1
     cdef int _pong(self, const char *context, Py_ssize_t size) except -1

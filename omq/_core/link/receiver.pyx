@@ -21,7 +21,7 @@ from omq._core.wire.frame_reader cimport (
     Scan,
     FrameReader,
 )
-from omq._core.link.command_backlog cimport CROWDED, can_reset, outlook
+from omq._core.link.command_backlog cimport CROWDED, can_reset, outlook, set_low_water
 from omq._core.link.background cimport Background, WatchedSet
 from omq._core.link.flusher cimport Flusher
 from omq._core.link.read_ahead cimport ReadAhead
@@ -34,6 +34,8 @@ cdef enum:
     MAX_UNSENT_BYTES = 65536           # unsent bytes above which nothing is answered: the peer does not read
     MAX_UNHANDLED_COMMANDS = 64        # unhandled commands above which the session gets no more
     DISCARD_BYTES = 32768              # bytes dropped at once
+    MIN_LOW_WATER_BYTES = 131072       # missing bytes of a large frame from which the kernel waits for more than a few
+    MAX_LOW_WATER_BYTES = 524288       # bytes that it waits for
     MAX_READ_AHEAD_BYTES = 1073741824  # bytes that are read ahead of an owner that is away, whatever recv_hwm is
     MAX_COMMANDS_AHEAD_BYTES = 65536   # likewise, where the peer's type sends no messages
 
@@ -257,6 +259,8 @@ cdef class Receiver(Peer):
             elif got != FILL_EOF:
                 reason = OSError(self._frame_reader.error, os.strerror(self._frame_reader.error))
             break
+        if self._frame_reader._large != NULL or self._send_buffer.low_water:
+            self._set_low_water()
         self._hand_over()
         if over and reason is None:
             self._settle()
@@ -270,6 +274,17 @@ cdef class Receiver(Peer):
         if not over:
             self._look_back(caught_up)
         return 0
+
+    cdef void _set_low_water(self) noexcept:
+        """Makes the kernel report the rest of a large frame in a few steps: each report wakes a thread."""
+        cdef FrameReader frame_reader = self._frame_reader
+        cdef long long missing = 0
+        if not self._resets:
+            return  # a unix socket does not have that
+        if frame_reader._large != NULL:
+            missing = <long long>frame_reader._size - frame_reader._have
+        set_low_water(self.fd, &self._send_buffer.low_water,
+                      <int>min(missing, <long long>MAX_LOW_WATER_BYTES) if missing >= MIN_LOW_WATER_BYTES else 0)
 
     cdef bint _passes_over(self) noexcept:
         """Returns whether the bytes read ahead hold older messages than the one that counts."""

@@ -70,6 +70,7 @@ cdef class SendBuffer:
     cdef int poll_fd                 # the epoll set of its socket; -1 before it has joined
     cdef long long interest          # EPOLL* watched for; atomic: it is read without the flag
     cdef unsigned long long ticket   # the number that comes with an event of the epoll set
+    cdef int low_water               # SO_RCVLOWAT: bytes from which it counts as readable; 0: any; guarded as reads are
     cdef long long last_write        # nanoseconds on the monotonic clock
     cdef long long last_full         # likewise, when the caller last wrote the batch because it was full
     cdef long long _late             # likewise, when the Flusher last wrote the batch

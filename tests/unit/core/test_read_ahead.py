@@ -170,6 +170,21 @@ def test_what_is_read_before_is_answered_by_who_reads(family, owners):
     assert owner.receives_nothing()
 
 
+def test_a_ping_after_a_large_frame_is_answered(family, owners):
+    """The owner has asked the kernel to report the rest of the frame as a whole, and goes away: a PING is small."""
+    owners.append(owner := Owner(family))
+    frame = encode_frame(bytes(400_000))
+    owner.send_frames(frame[:100_000])
+    while owner.peer.bytes_in < 100_000:
+        owner.poller.dispatch()
+    owner.send_frames(frame[100_000:])
+    for _ in range(3):
+        owner.send_frames(ping(0, b"!"))
+        assert owner.receive(len(pong(b"!"))) == pong(b"!")
+    owner.poller.dispatch()
+    assert owner.peer.messages_in == 1
+
+
 @pytest.mark.parametrize("cut", [1, 3, 60])
 def test_read_ahead_begins_where_the_next_frame_begins(family, owners, cut):
     """Half of a frame has been read: the bytes of a PING within it are data."""

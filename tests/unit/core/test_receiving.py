@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import os
 import random
 import resource
+import socket
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from omq._core.wire.framing import encode_frame
 from omq.errors import MultipartError, RemoteProtocolError
 from tests.support.bare_connection import Driven
 from tests.unit.conftest import until
+from tests.unit.core.test_sending import over_tcp
 
 SLAB, LARGE, STEP = 131_072, 32_768, 1_048_576
 
@@ -209,8 +212,6 @@ async def test_a_write_that_fails_leaves_what_is_unread():
 
 
 async def test_a_half_closed_connection_still_takes():
-    import socket
-
     with Driven() as core:
         other = core.link()
         other.shutdown(socket.SHUT_RD)
@@ -218,6 +219,38 @@ async def test_a_half_closed_connection_still_takes():
             await core.send(b"x")
         other.send(message(b"still"))
         assert await core.recv(timeout=5) == b"still"
+
+
+def low_water(session):
+    """Bytes from which the kernel reports that there are some."""
+    with socket.socket(fileno=os.dup(session.peer.fd)) as twin:
+        return twin.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT)
+
+
+async def test_the_rest_of_a_large_frame_comes_in_large_steps():
+    """Each report of the kernel wakes a thread, and the sender pays for that."""
+    data = message(body(STEP))
+    with Driven() as core, over_tcp(core) as (session, theirs):
+        theirs.sendall(data[:200_000])
+        await until(lambda: low_water(session) > 100_000)
+        await core.feed(theirs, data[200_000:])
+        assert await core.recv(timeout=10) == body(STEP)
+        assert low_water(session) == 1
+        await core.feed(theirs, message(b"small"))
+        assert await core.recv(timeout=10) == b"small"
+
+
+@pytest.mark.parametrize("end", ["theirs", "ours"])
+async def test_the_end_within_a_large_frame_is_found(end):
+    with Driven() as core, over_tcp(core) as (session, theirs):
+        theirs.sendall(message(body(STEP))[:200_000])
+        await until(lambda: low_water(session) > 100_000)
+        if end == "theirs":
+            theirs.close()
+            await until(lambda: session.lost)
+        else:
+            await until(session.peer.half_close)
+            assert low_water(session) == 1  # further bytes are dropped as they come
 
 
 # Limits
