@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Callable
 from time import perf_counter
@@ -10,10 +11,11 @@ from typing import Any
 import zmq
 
 from bench.control import Control
-from bench.peers import asyncio_roles, blocking_roles
+from bench.peers import asyncio_roles, blocking_roles, tensors
 from bench.peers.pyzmq_blocking import PyzmqSockets
 
 POLLED_SOCKETS = 100
+READ_IN_TURN = 100  # messages taken of a socket that is ready
 ASYNCIO = "asyncio-"  # begins the roles of `asyncio_roles`
 
 
@@ -68,7 +70,12 @@ def pull_polled(module: Any, control: Control, job: dict[str, Any]) -> None:
 
 def push_polled(module: Any, control: Control, job: dict[str, Any]) -> None:
     """Sends bursts to a hundred sockets in turn, always with pyzmq: the Poller is measured."""
-    sock = zmq.Context().socket(zmq.PUSH)
+    push_in_turn(zmq, control, job)
+
+
+def push_in_turn(module: Any, control: Control, job: dict[str, Any]) -> None:
+    """Sends bursts to a hundred sockets in turn."""
+    sock = module.Context().socket(module.PUSH)
     for endpoint in job["endpoint"].split():
         sock.connect(endpoint)
     send, message = sock.send, b"x" * job["size"]
@@ -78,11 +85,38 @@ def push_polled(module: Any, control: Control, job: dict[str, Any]) -> None:
             send(message)
 
 
+def pull_in_turn(module: Any, control: Control, job: dict[str, Any]) -> None:
+    """Times bursts to a hundred sockets, always with pyzmq: the sender is measured."""
+    context, poller, endpoints = zmq.Context(), zmq.Poller(), []
+    for _ in range(POLLED_SOCKETS):
+        sock = context.socket(zmq.PULL)
+        sock.bind(job["endpoint"])
+        endpoints.append(sock.getsockopt_string(zmq.LAST_ENDPOINT))
+        poller.register(sock, zmq.POLLIN)
+    control.report(endpoint=" ".join(endpoints))
+    while True:
+        count = control.receive()["burst"]
+        control.report(armed=True)
+        left, started = count, 0.0
+        while left:
+            ready = poller.poll()
+            started = started or perf_counter()
+            for sock, _ in ready:
+                with contextlib.suppress(zmq.Again):
+                    for _ in range(READ_IN_TURN):
+                        sock.recv(zmq.DONTWAIT)
+                        left -= 1
+        control.report(seconds=perf_counter() - started)
+
+
 ROLES: dict[str, Callable[[Any, Control, dict[str, Any]], None]] = {
     "pull-parts": pull_parts,
     "push-parts": push_parts,
     "pull-polled": pull_polled,
     "push-polled": push_polled,
+    "push-in-turn": push_in_turn,
+    "pull-in-turn": pull_in_turn,
+    **tensors.ROLES,
 }
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 from functools import partial
 
 from bench.measure import Load, round_trips, throughput
-from bench.plan import P50, P99, RATE, Case, Scenario, ScenarioOptions, Target, size_text
+from bench.plan import MEGABYTES, P50, P99, RATE, Case, Scenario, ScenarioOptions, Target, size_text
 
 PEERS = ("face", "face-pyzmq")
 PYOMQ = "face-pyomq"
+FLOOR = "bare"
 
 #: Bounds of the rate over pyzmq's, by size.
 BOUNDS = {16: 6.0, 128: 6.0}
 PARTS_BOUND = 4.0
 ASYNCIO_BOUND = 15.0
 PYOMQ_BOUND = 3.0
+TENSORS_BOUND = 1.3
+TENSOR_BYTES = 1 << 20
 
 
 def _cases(options: ScenarioOptions) -> list[Case]:
@@ -36,14 +39,24 @@ def _cases(options: ScenarioOptions) -> list[Case]:
         trips = {peer: partial(round_trips, peer, load) for peer in PEERS}
         faster = (Target(1.0, "face-pyzmq"), Target(1.0, "face-pyzmq", P99))
         cases.append(Case(f"REQ to REP over tcp, {text}", "face", trips, (P50, P99), faster))
+        spread = {peer: partial(throughput, peer, load, ("push-in-turn", "pull-in-turn")) for peer in PEERS}
+        target = (Target(1.0, "face-pyzmq"),)
+        cases.append(Case(f"PUSH to 100 PULLs of pyzmq, {text}", "face", spread, (RATE,), target))
+    load = Load("tcp", TENSOR_BYTES, options.seconds)
+    for sender, receiver in (("push", "pull"), ("router", "dealer")):
+        roles = (f"{sender}-tensors", f"{receiver}-tensors")
+        tensors = {peer: partial(throughput, peer, load, roles) for peer in PEERS}
+        tensors[FLOOR] = partial(throughput, FLOOR, load)
+        title = f"tensors of 1 MiB, copy=False and track=True, {sender.upper()} to {receiver.upper()}"
+        cases.append(Case(title, "face", tensors, (RATE, MEGABYTES), (Target(TENSORS_BOUND, "face-pyzmq"),)))
     return cases
 
 
 SCENARIOS = (
     Scenario(
         "face",
-        "omq.zmq next to pyzmq: send and recv, three parts, zmq.asyncio, Poller of 100, round trips; 16 and 128 B",
-        (*PEERS, PYOMQ),
+        "omq.zmq next to pyzmq: send and recv, three parts, zmq.asyncio, Poller of 100, round trips, tensors",
+        (*PEERS, PYOMQ, FLOOR),
         _cases,
     ),
 )
