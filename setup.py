@@ -34,14 +34,15 @@ debug, coverage, fuzz = switch("OMQ_DEBUG"), switch("OMQ_COVERAGE"), switch("OMQ
 sanitize = switch("OMQ_SANITIZE") or fuzz
 races = switch("OMQ_RACES")
 
-compile_args = ["-O3", "-fno-strict-aliasing", "-fvisibility=hidden", "-Wall", "-Werror=implicit-function-declaration"]
+compile_args = ["-O3", "-g0", "-fno-strict-aliasing", "-fvisibility=hidden", "-Wall"]
+compile_args.append("-Werror=implicit-function-declaration")
 link_args: list[str] = []
 if sanitize or races:
     flags = ["-fsanitize=thread"] if races else ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
     compile_args = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-strict-aliasing", *flags]
     link_args = flags
 if (debug or coverage) and not (sanitize or races):
-    compile_args[0] = "-O1"  # it is built for one run
+    compile_args[:2] = ["-O1", "-g"]  # it is built for one run
 if switch("OMQ_QUICK"):
     compile_args[0] = "-O0"
 if fuzz:

@@ -8,14 +8,11 @@ if it waits for a thread that needs the lock. Under the GIL a method is one step
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
-from posix.time cimport CLOCK_MONOTONIC, timespec
+from posix.time cimport timespec
 
 from omq._core.clock cimport FIRST_SLEEP_NS, MAX_SLEEP_NS, now_ns, seconds
-from omq._core.lock cimport sem_destroy, sem_init, sem_post, sem_t
+from omq._core.lock cimport sem_destroy, sem_init, sem_post, sem_t, sem_wait_until
 from omq._core.switch_interval cimport restore, shorten
-
-cdef extern from "<semaphore.h>" nogil:
-    int sem_clockwait(sem_t *, int, const timespec *)
 
 
 @cython.final
@@ -76,7 +73,7 @@ cdef class Latch:
                 when.tv_sec = until // 1000000000
                 when.tv_nsec = until % 1000000000
                 with nogil:
-                    sem_clockwait(&self._wake, CLOCK_MONOTONIC, &when)
+                    sem_wait_until(&self._wake, &when)
             return self.is_set
         finally:
             self._waiters -= 1

@@ -3,6 +3,7 @@
 
 cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
+from posix.time cimport timespec
 
 cdef extern from "Python.h":
     Py_ssize_t Py_SIZE(object)       # the length of a deque, without a call
@@ -23,6 +24,35 @@ cdef extern from "<semaphore.h>" nogil:
     int sem_destroy(sem_t *)
     int sem_wait(sem_t *)
     int sem_post(sem_t *)
+
+
+cdef extern from *:
+    """
+    #include <semaphore.h>
+    #include <time.h>
+    /* Waits for a semaphore until a time of the monotonic clock. glibc has a call for it since 2.30, which a wheel for
+       manylinux_2_28 finds where the system has it. An older glibc measures by the system's clock. */
+    extern int sem_clockwait(sem_t *, clockid_t, const struct timespec *) __attribute__((weak));
+
+    static inline int sem_wait_until(sem_t *semaphore, const struct timespec *until) {
+        struct timespec now, end;
+        if (sem_clockwait)
+            return sem_clockwait(semaphore, CLOCK_MONOTONIC, until);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        clock_gettime(CLOCK_REALTIME, &end);
+        end.tv_sec += until->tv_sec - now.tv_sec;
+        end.tv_nsec += until->tv_nsec - now.tv_nsec;
+        if (end.tv_nsec < 0) {
+            end.tv_nsec += 1000000000;
+            end.tv_sec--;
+        } else if (end.tv_nsec >= 1000000000) {
+            end.tv_nsec -= 1000000000;
+            end.tv_sec++;
+        }
+        return sem_timedwait(semaphore, &end);
+    }
+    """
+    int sem_wait_until(sem_t *, const timespec *) nogil
 
 
 cdef extern from *:

@@ -8,19 +8,16 @@ I/O thread. Instead each method is one step under the GIL, except where it makes
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
-from posix.time cimport CLOCK_MONOTONIC, timespec
+from posix.time cimport timespec
 
 from omq._core.clock cimport FIRST_SLEEP_NS, MAX_SLEEP_NS, now_ns, seconds
-from omq._core.lock cimport sem_destroy, sem_init, sem_post, sem_t
+from omq._core.lock cimport sem_destroy, sem_init, sem_post, sem_t, sem_wait_until
 from omq._core.calls.leader cimport FOR_EVER, ForkGuard
 
 from collections import deque
 import time
 
 from omq.errors import ClosedError, ReceiveTimeout, StateError
-
-cdef extern from "<semaphore.h>" nogil:
-    int sem_clockwait(sem_t *, int, const timespec *)
 
 
 cdef class EventQueue:
@@ -127,7 +124,7 @@ cdef object receive(EventQueue queue, object timeout):
             when.tv_sec = until // 1000000000
             when.tv_nsec = until % 1000000000
             with nogil:
-                sem_clockwait(&queue._wake, CLOCK_MONOTONIC, &when)
+                sem_wait_until(&queue._wake, &when)
     finally:
         queue._waiting -= 1
         if queue._waiting and queue._events:

@@ -11,7 +11,7 @@ from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.ref cimport Py_INCREF
 from libc.errno cimport EINTR, errno
-from posix.time cimport CLOCK_MONOTONIC, nanosleep, timespec
+from posix.time cimport nanosleep, timespec
 from posix.unistd cimport close, read, write
 
 from omq._core.bell cimport Bell
@@ -28,7 +28,7 @@ from omq._core.kernel cimport (
     epoll_wait,
     eventfd,
 )
-from omq._core.lock cimport SocketLock, sem_destroy, sem_init, sem_post, sem_t
+from omq._core.lock cimport SocketLock, sem_destroy, sem_init, sem_post, sem_t, sem_wait, sem_wait_until
 from omq._core.switch_interval cimport reset, restore, shorten
 from omq._core.queues.wait_queue cimport WaitQueue
 from omq._core.queues.peer cimport RecvQueue, SendQueue
@@ -46,10 +46,6 @@ cdef extern from "<sched.h>" nogil:
 cdef extern from "<sys/ioctl.h>" nogil:
     int ioctl(int, unsigned long, ...)
     unsigned long FIONREAD
-
-cdef extern from "<semaphore.h>" nogil:
-    int sem_clockwait(sem_t *, int, const timespec *)
-    int sem_wait(sem_t *)
 
 cdef extern from *:
     """
@@ -730,7 +726,7 @@ cdef class LeaderCore:
             if until == FOR_EVER:
                 if sem_wait(&blocked_call._wake) < 0:
                     failure = errno
-            elif sem_clockwait(&blocked_call._wake, CLOCK_MONOTONIC, &when) < 0:
+            elif sem_wait_until(&blocked_call._wake, &when) < 0:
                 failure = errno
         self.lock.acquire()
         if failure == EINTR:
