@@ -10,7 +10,8 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 export DIR INPUT
 .NOTPARALLEL:
 .PHONY: help demo demo-broker demo-goby demo-pzq demo-replicated demo-spark test test-all test-lowest test-pythons \
-  test-pyzmq lint bench bench-broker bench-replicated test-faults soak test-sanitize test-races fuzz test-debug coverage protobuf clean
+  test-pyzmq lint bench bench-broker bench-replicated test-faults soak test-sanitize test-races fuzz test-debug \
+  coverage docs wheels protobuf clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -23,22 +24,14 @@ $(READY): ready-%:
 	PYTHON="$(PYTHON)" "$$python" tests/tools/environment.py --venv "$(VENV)" $*
 
 demo: ready-demo  ## stream files through worker processes, next to pyzmq (DIR=... for your own)
-	@$(PY) docs/examples/demo.py $${DIR:+--dir "$$DIR"} $(ARGS)
-
 demo-broker: ready-broker  ## a feed into a topic, replayed while its broker is killed (DIR=... for your own files)
-	@$(PY) docs/examples/demo_broker.py $${DIR:+--dir "$$DIR"} $(ARGS)
-
 demo-goby: ready-goby  ## a vehicle, a logger and a live view on a Goby bus, replayed from the log
-	@$(PY) docs/examples/demo_goby.py $(ARGS)
-
 demo-pzq: ready-broker  ## files through three nodes that replicate, their owner killed in the middle (DIR=... for your own files)
-	@$(PY) docs/examples/demo_pzq.py $${DIR:+--dir "$$DIR"} $(ARGS)
-
 demo-replicated: ready-replicated  ## three brokers and three NATS servers; the machine of the leader is lost and replaced
-	@$(PY) docs/examples/demo_replicated.py $(ARGS)
-
 demo-spark: ready-spark  ## ticks of a topic into bars of another one while a worker is killed, then files (INPUT=ticks.csv, DIR=..., ARGS=--replicated)
-	@$(PY) docs/examples/demo_spark.py $${INPUT:+--input "$$INPUT"} $${DIR:+--dir "$$DIR"} $(ARGS)
+
+demo demo-broker demo-goby demo-pzq demo-replicated demo-spark:
+	@$(PY) docs/examples/$(subst -,_,$@).py $${INPUT:+--input "$$INPUT"} $${DIR:+--dir "$$DIR"} $(ARGS)
 
 test: ready-test  ## lint, types, the core with its bounds checked, every test that is not slow (ARGS=... for pytest, JOBS=...)
 	@$(TOOL).run_tests $(JOBS_OPTION) -- $(ARGS)
@@ -90,6 +83,12 @@ test-debug: ready-test  ## unit tests with the core's invariants checked
 
 coverage: ready-test  ## the lines that unit and property tests reach, the core's too (FLOOR=90 percent)
 	@$(TOOL).measure_coverage --floor $(or $(FLOOR),90) -- $(ARGS)
+
+docs: ready-test  ## build the site in build/site, check its links, run every code block and example (ARGS=--external for links to other hosts)
+	@$(TOOL).build_site $(ARGS)
+
+wheels: ready-test  ## the archives of a release, and their checks, with each Python that is installed (ARGS="--python python3.12")
+	@$(TOOL).wheels $(ARGS)
 
 protobuf: ready-venv  ## generate the modules of omq/goby/protobuf and docs/examples from their definitions
 	@$(TOOL).generate_protobuf

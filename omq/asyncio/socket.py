@@ -207,7 +207,7 @@ class Socket(SocketBase, AsyncCore):
             limit: Events that may be queued; a slower reader finds an event `missed` with the number of lost ones.
 
         Returns:
-            An asynchronous iterator of `Event`s that ends when the socket is closed. A socket may have several.
+            An asynchronous iterator of events (`Event`) that ends when the socket is closed. A socket may have several.
 
         Raises:
             ClosedError: The socket is closed.

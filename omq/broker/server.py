@@ -294,8 +294,8 @@ class AsyncServer:
 class Server(ServerThread):
     """A broker in a thread of its own; `AsyncServer` documents the arguments.
 
-    with omq.broker.Server("data", bind="tcp://127.0.0.1:*") as server:
-        print(server.endpoints["zmtp"])
+        with omq.broker.Server("data", bind="tcp://127.0.0.1:*") as server:
+            print(server.endpoints["zmtp"])
 
     Attributes:
         endpoints: The resolved endpoints, once it was started: `zmtp` (the first one), `sexp`, `http`.

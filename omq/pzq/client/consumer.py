@@ -41,10 +41,10 @@ class Delivery(DeliveryBase):
 class Consumer:
     """Receives messages from a device: iterate over it, or call `recv`. Threads may share it.
 
-    with omq.pzq.Consumer("tcp://127.0.0.1:11132") as consumer:
-        for delivery in consumer:
-            print(delivery.body)
-            delivery.ack()
+        with omq.pzq.Consumer("tcp://127.0.0.1:11132") as consumer:
+            for delivery in consumer:
+                print(delivery.body)
+                delivery.ack()
 
     The device redelivers a message to the next consumer if it is not acknowledged before its ack deadline, or if the
     connection ends first. The deadline of a message counts from the answer to the message before it. A message that

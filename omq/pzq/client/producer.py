@@ -28,8 +28,8 @@ __all__ = ["Producer"]
 class Producer:
     """Sends messages to a device. Threads may share it: one call runs at a time.
 
-    with omq.pzq.Producer("tcp://127.0.0.1:11131") as producer:
-        producer.send(b"job")
+        with omq.pzq.Producer("tcp://127.0.0.1:11131") as producer:
+            producer.send(b"job")
 
     A message without an answer is sent again each second, until the timeout. The device detects it by the producer's
     name and the sequence of the message, and stores it once.

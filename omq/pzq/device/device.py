@@ -463,8 +463,8 @@ def _check(name: str, endpoint: str) -> None:
 class Device(ServerThread):
     """A store-and-forward device in a thread of its own; see `AsyncDevice` for the arguments.
 
-    with omq.pzq.Device("data") as device:
-        print(device.endpoints["receive"], device.endpoints["send"])
+        with omq.pzq.Device("data") as device:
+            print(device.endpoints["receive"], device.endpoints["send"])
 
     Attributes:
         endpoints: The bound endpoints; see `AsyncDevice`.
