@@ -65,7 +65,12 @@ static inline uint64_t omq_word(const uint8_t *data) {
 
 /* The instruction takes one word a clock but answers after three: three streams run side by side, and what the first
    two found is carried over to the end by a multiplication. */
-__attribute__((target("sse4.2,pclmul")))
+#ifdef __clang__
+#define OMQ_CRC_TARGET "sse4.2,crc32,pclmul" /* gcc counts crc32 among sse4.2 */
+#else
+#define OMQ_CRC_TARGET "sse4.2,pclmul"
+#endif
+__attribute__((target(OMQ_CRC_TARGET)))
 static uint32_t omq_crc_by_instruction(uint32_t start, const uint8_t *data, size_t size) {
     uint64_t first = (uint32_t)~start;
     while (size >= 96) {
