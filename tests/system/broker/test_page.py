@@ -285,6 +285,18 @@ def test_a_phone_need_not_scroll_sideways(look: Callable[..., Browser]) -> None:
         assert out == []
 
 
+def test_a_short_name_is_not_broken_at_any_width(look: Callable[..., Browser]) -> None:
+    window = look(topic("prices", 1, last=98_765_432_109))
+    for width in (600, 800, 1000, 1130, 1300):
+        window.size(width, 844)
+        until(lambda width=width: window.run("return innerWidth") == width)
+        height, line = window.run(
+            "const name = document.querySelector('#topics .name');"
+            "return [name.getBoundingClientRect().height, parseFloat(getComputedStyle(name).lineHeight)]"
+        )
+        assert height < 1.5 * line, f"at {width} pixels"
+
+
 def test_light_and_dark(look: Callable[..., Browser]) -> None:
     window = look(topic("prices", 1))
 
