@@ -25,7 +25,13 @@ SOURCE = "https://github.com/omq-zmtp/omq/blob/main"
 #: The pages below each page: the heading in the navigation, and the pages in their order.
 NAVIGATION = {
     "README": {
-        "Tutorials": ["tutorial/first-ten-minutes", "tutorial/broker", "tutorial/*"],
+        "Tutorials": [
+            "tutorial/first-ten-minutes",
+            "tutorial/services",
+            "tutorial/feeds",
+            "tutorial/broker",
+            "tutorial/*",
+        ],
         "How-to guides": ["howto/*"],
         "Reference": ["reference/api", "reference/options", "reference/errors", "reference/glossary", "reference/*"],
         "Explanation": ["explanation/architecture", "explanation/architecture-systems", "explanation/*"],
@@ -80,7 +86,7 @@ def adapt_page(app: Sphinx, name: str, content: list[str]) -> None:
 
     def direct(link: re.Match[str]) -> str:
         target = Path(os.path.normpath(here / link[1]))
-        if target.suffix == ".md" and target.is_relative_to(DOCS):
+        if target.suffix in (".md", ".png") and target.is_relative_to(DOCS):
             return link[1]
         if target in shown:
             return f"#{target.stem}"
