@@ -1,11 +1,11 @@
 """The asyncio sockets: those of `omq`, with calls to await.
 
-    import omq.asyncio as omq
+import omq.asyncio as omq
 
-    async def feed(url: str) -> None:
-        async with omq.SUB(connect=url, subscribe=b"AAPL.") as sub:
-            async for tick in sub:
-                print(tick)
+async def feed(url: str) -> None:
+    async with omq.SUB(connect=url, subscribe=b"AAPL.") as sub:
+        async for tick in sub:
+            print(tick)
 """
 
 from omq._version import __version__

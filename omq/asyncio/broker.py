@@ -1,12 +1,12 @@
 """The asyncio twin of `omq.broker`: the same client, whose calls are awaited.
 
-    import omq.asyncio.broker
+import omq.asyncio.broker
 
-    async with omq.asyncio.broker.Client("tcp://127.0.0.1:5565") as client:
-        await client.create("prices")
-        await client.publish("prices", b"AAPL 189.95")
-        async for message in await client.subscribe("prices", replay="earliest"):
-            print(message.id, message.body)
+async with omq.asyncio.broker.Client("tcp://127.0.0.1:5565") as client:
+    await client.create("prices")
+    await client.publish("prices", b"AAPL 189.95")
+    async for message in await client.subscribe("prices", replay="earliest"):
+        print(message.id, message.body)
 """
 
 from __future__ import annotations

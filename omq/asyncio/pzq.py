@@ -1,12 +1,12 @@
 """The asyncio twin of `omq.pzq`.
 
-    import omq.asyncio.pzq
+import omq.asyncio.pzq
 
-    async with omq.asyncio.pzq.Producer("tcp://127.0.0.1:11131") as producer:
-        await producer.send(b"job")
-    async with omq.asyncio.pzq.Consumer("tcp://127.0.0.1:11132") as consumer:
-        async for delivery in consumer:
-            delivery.ack()
+async with omq.asyncio.pzq.Producer("tcp://127.0.0.1:11131") as producer:
+    await producer.send(b"job")
+async with omq.asyncio.pzq.Consumer("tcp://127.0.0.1:11132") as consumer:
+    async for delivery in consumer:
+        delivery.ack()
 """
 
 from __future__ import annotations
