@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools import build_variant, processes, sanitize, thread_sanitizer
+from tests.tools import build_site, build_variant, processes, sanitize, thread_sanitizer
 from tests.tools.lowest_versions import lowest_versions
 from tests.tools.measure_coverage import UNTRACED
 from tests.tools.run_tests import CORE_TESTS, Result, Run, counts, summary
@@ -54,7 +54,13 @@ def test_each_target_is_in_the_help() -> None:
 
 def test_what_the_programs_name_exists() -> None:
     assert importlib.util.find_spec(processes.CRASH_REPORT) is not None
-    for name in (*CORE_TESTS, *(f"tests/unit/{test}.py" for test in UNTRACED), thread_sanitizer.TESTS, *sanitize.TESTS):
+    for name in (
+        *CORE_TESTS,
+        *build_site.TESTS,
+        *(f"tests/unit/{test}.py" for test in UNTRACED),
+        thread_sanitizer.TESTS,
+        *sanitize.TESTS,
+    ):
         assert (TREE / name).exists(), name
     assert thread_sanitizer.SUPPRESSIONS.exists()
 
