@@ -61,6 +61,8 @@ class Event:
         delay: Seconds until the next attempt, with `connect_retried`.
         prefix: The prefix of the subscription, with `subscribed` and `unsubscribed`.
         count: The number of messages or events, with `dropped` and `missed`.
+        descriptor: The descriptor of the listener or of the connection, which may be closed already; `None` over inproc
+            and udp.
     """
 
     kind: EventKind
@@ -75,6 +77,7 @@ class Event:
     delay: float | None = None
     prefix: bytes | None = None
     count: int = 0
+    descriptor: int | None = None
 
     @property
     def detail(self) -> str:

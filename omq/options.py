@@ -194,7 +194,7 @@ class Options:
     recv_timeout: float | None = _option(None, values.seconds(none=True), live=True)
     linger: float | None = _option(None, values.seconds(none=True), live=True)
     error_linger: float | None = _option(5.0, values.seconds(none=True), live=True)
-    identity: bytes = _option(b"", values.identity, _ZMTP)
+    identity: bytes = _option(b"", values.identity, _ZMTP, endpoint=_EITHER)
     metadata: tuple[tuple[bytes, bytes], ...] = _option((), values.metadata, _ZMTP)
     reconnect_interval: float | tuple[float, float] | None = _option(0.1, values.reconnect, endpoint=_CONNECT)
     reconnect_stop: frozenset[str] = _option(frozenset(), values.words(values.RECONNECT_STOPS), endpoint=_CONNECT)

@@ -121,6 +121,8 @@ class DatagramListener(StateMachine[ListenerState]):
         options: The options of the endpoint.
     """
 
+    descriptor: int | None = None
+
     def __init__(
         self, engine: SocketView, transport: DatagramTransport[Any], endpoint: Endpoint, options: Options
     ) -> None:

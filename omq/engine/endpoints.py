@@ -121,7 +121,7 @@ class Endpoints:
             elif isinstance(transport, DatagramTransport):
                 listener = DatagramListener(self._engine, transport, endpoint, options)
             else:
-                listener = InprocListener(self._engine, str(endpoint))
+                listener = InprocListener(self._engine, str(endpoint), options)
         except BindError as error:
             self._engine.emit(EventKind.BIND_FAILED, text, reason=error)
             raise
@@ -130,7 +130,7 @@ class Endpoints:
         if before is not None:
             self._unlisten(before, "bound again: its file was deleted")
         self.listeners[listener.endpoint] = listener
-        self._engine.emit(EventKind.LISTENING, listener.endpoint)
+        self._engine.emit(EventKind.LISTENING, listener.endpoint, descriptor=listener.descriptor)
         if self._engine.has_loop:
             self._start_listening(listener)
         self._record_descriptor(options.use_fd)
@@ -162,8 +162,9 @@ class Endpoints:
             self._unlisten(self.listeners.pop(name), "the interpreter is exiting")
 
     def _unlisten(self, listener: _AnyListener, reason: str) -> None:
+        descriptor = listener.descriptor
         listener.close()
-        self._engine.emit(EventKind.CLOSED, listener.endpoint, reason=reason)
+        self._engine.emit(EventKind.CLOSED, listener.endpoint, reason=reason, descriptor=descriptor)
 
     @property
     def bound(self) -> list[str]:
@@ -286,7 +287,7 @@ class Endpoints:
         if address is None:
             return None
         try:
-            greeting = null_handshake_bytes(engine.socket_type, tuple(engine.properties().items()))
+            greeting = null_handshake_bytes(engine.socket_type, tuple(engine.properties(options).items()))
         except LocalProtocolError:
             return None  # the handshake reports it
         return HeadStart(address.family, address.name, address.settings, greeting)

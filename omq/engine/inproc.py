@@ -24,8 +24,9 @@ class PipeSession(SessionBase):
 
     peer: Pipe
 
-    def __init__(self, engine: SocketView, endpoint: str, dialer: InprocDialer | None) -> None:
+    def __init__(self, engine: SocketView, endpoint: str, dialer: InprocDialer | None, options: Options) -> None:
         super().__init__(engine, endpoint, dialer)
+        self._options = options
         self._early: list[bytes] = []  # commands that came before this end joined routing
         self._partner: PipeSession | None = None
         pattern = engine.pattern
@@ -43,8 +44,8 @@ class PipeSession(SessionBase):
         for one, other in ((self, partner), (partner, self)):
             theirs = other.engine
             one._partner = other
-            own = theirs.properties().get(b"Identity", b"")
-            one.identity = one._dialer.options.peer_identity if one._dialer is not None and one.is_named else own
+            own = theirs.properties(other._options).get(b"Identity", b"")
+            one.identity = one._options.peer_identity if one.is_named else own
             metadata = {name.lower(): content for name, content in theirs.options.metadata}
             one.info = PeerMetadata((3, 1), theirs.socket_type, own, b"", metadata)
         pipe.join(partner.peer)
@@ -52,7 +53,7 @@ class PipeSession(SessionBase):
     @property
     def is_named(self) -> bool:
         """Returns whether this side has assigned the peer's identity (`peer_identity`)."""
-        return self._dialer is not None and bool(self._dialer.options.peer_identity)
+        return self._dialer is not None and bool(self._options.peer_identity)
 
     @property
     def redials(self) -> bool:
@@ -159,9 +160,12 @@ class PipeSession(SessionBase):
 class InprocListener(StateMachine[ListenerState]):
     """A bound inproc name."""
 
-    def __init__(self, engine: SocketView, endpoint: str) -> None:
+    descriptor: int | None = None
+
+    def __init__(self, engine: SocketView, endpoint: str, options: Options) -> None:
         self.engine = engine
         self.endpoint = endpoint
+        self.options = options
         self.state = ListenerState.BOUND
         engine.context.inproc.bind(endpoint, self)
 
@@ -181,7 +185,7 @@ class InprocListener(StateMachine[ListenerState]):
         if not engine.wants_peers:
             theirs.call(client.end, None)
             return
-        server = PipeSession(engine, self.endpoint, None)
+        server = PipeSession(engine, self.endpoint, None, self.options)
         if theirs.socket_type not in COMPATIBLE[engine.socket_type]:
             refusal = RemoteProtocolError(f"{theirs.socket_type.value} cannot talk to {engine.socket_type.value}")
             server.refuse(refusal)
@@ -234,7 +238,7 @@ class InprocDialer(DialerBase):
         if listener is None:
             return
         self.go_on(DialerState.CONNECTED)
-        session = self.session = PipeSession(self.engine, self.endpoint, self)
+        session = self.session = PipeSession(self.engine, self.endpoint, self, self.options)
         session.ended.add_done_callback(self._again)
         with self.engine.lock:
             refusal = self.engine.pattern.refusal(b"") if not self.leaving else None

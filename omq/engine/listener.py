@@ -48,6 +48,11 @@ class Listener(StateMachine[ListenerState]):
         self._timer: asyncio.TimerHandle | None = None  # set while it is paused
         self.state = ListenerState.BOUND
 
+    @property
+    def descriptor(self) -> int | None:
+        """The descriptor of its first socket, for monitors."""
+        return self._sockets[0].fileno() if self._sockets else None
+
     def start(self) -> None:
         """Starts to accept."""
         if self.state is not ListenerState.CLOSED:

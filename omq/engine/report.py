@@ -114,6 +114,7 @@ class Reporter:
         if session is not None:
             details.setdefault("remote_address", session.remote_address)
             details.setdefault("mechanism", session.mechanism)
+            details["descriptor"] = session.descriptor
             details["peer"] = snapshot(session) if session.state not in _BEFORE_READY and session.info else None
         error = reason if isinstance(reason, BaseException) else None
         if error is not None and kind is not EventKind.BIND_FAILED:  # that error is raised, too

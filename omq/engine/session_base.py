@@ -23,6 +23,7 @@ class SessionBase(StateMachine[ConnectionState]):
     """
 
     peer: Peer
+    descriptor: int | None = None
 
     def __init__(self, engine: SocketView, endpoint: str, dialer: DialerBase | None) -> None:
         self.state = ConnectionState.CONNECTING

@@ -290,10 +290,10 @@ class Engine(StateMachine[SocketState]):
         """Returns whether it has a connection, or may get one."""
         return bool(self._sessions or self.endpoints.leaving) or self.endpoints.may_bring_peers
 
-    def properties(self) -> dict[bytes, bytes]:
-        """Our metadata for handshakes."""
+    def properties(self, options: Options) -> dict[bytes, bytes]:
+        """Our metadata for the handshakes of an endpoint with these options."""
         # RFC 37, The NULL Mechanism: Identity is for REQ, DEALER and ROUTER.
-        own = {b"Identity": self.options.identity} if self.socket_type in SENDS_IDENTITY else {}
+        own = {b"Identity": options.identity} if self.socket_type in SENDS_IDENTITY else {}
         return own | dict(self.options.metadata)
 
     # ------------------------------------------------------------------ sessions

@@ -73,6 +73,7 @@ class Session(RoutedSession, Protocol):
         remote_address: The peer's address, as an endpoint; empty if unknown.
         mechanism: The name of its security mechanism.
         dropped_reported: The number of dropped messages of the peer that monitors have received.
+        descriptor: Its descriptor, for monitors; `None` without one.
     """
 
     state: ConnectionState
@@ -81,6 +82,7 @@ class Session(RoutedSession, Protocol):
     remote_address: str
     mechanism: str
     dropped_reported: int
+    descriptor: int | None
 
     @property
     def ended(self) -> asyncio.Future[None]:
@@ -261,7 +263,7 @@ class SocketView(Protocol):
     @property
     def dials_silently(self) -> bool: ...
 
-    def properties(self) -> dict[bytes, bytes]: ...
+    def properties(self, options: Options) -> dict[bytes, bytes]: ...
 
     def adopt(
         self,

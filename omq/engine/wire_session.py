@@ -66,6 +66,7 @@ class WireSession(StateMachine[ConnectionState]):
         user_id: The user id that authentication found; `None` for none.
         remote_address: The peer's address, as an endpoint; empty if unknown.
         dropped_reported: The number of dropped messages of the peer that monitors have received.
+        descriptor: Its descriptor, for monitors, also after its end.
         already_sent: The beginning of our side of the handshake, if it was sent before the session was made.
     """
 
@@ -112,7 +113,10 @@ class WireSession(StateMachine[ConnectionState]):
         socket_type = engine.socket_type
         self._handshake: Handshake | CachedHandshake | WebSocketHandshake = (
             engine.authenticator.handshake(
-                socket_type, engine.properties(), options, transport.upgrade(endpoint, dialled=dialer is not None)
+                socket_type,
+                engine.properties(options),
+                options,
+                transport.upgrade(endpoint, dialled=dialer is not None),
             )
             if TRAITS[socket_type].handshakes
             else NoHandshake(socket_type)
@@ -123,6 +127,7 @@ class WireSession(StateMachine[ConnectionState]):
             self._relay = relay
             fd = relay.fd
         self._fd = fd
+        self.descriptor: int | None = fd
 
     @property
     def is_ready(self) -> bool:

@@ -149,7 +149,7 @@ class Authenticator:
         """Asks the handler, if there is one, and if it must be asked."""
         if not options.zap_enforce_domain or options.zap_domain:
             if self._engine.context.inproc.is_open(ENDPOINT):
-                return await self._ask_handler(question, address, options.zap_domain, user_id)
+                return await self._ask_handler(question, address, options, user_id)
             if options.zap_enforce_domain:
                 return AuthDecision(b"", f"zap_enforce_domain is set and no ZAP handler is bound at {ENDPOINT}")
         if optional:
@@ -158,14 +158,16 @@ class Authenticator:
             b"", f"PlainServer(None) leaves the decision to a ZAP handler, but none is bound at {ENDPOINT}"
         )
 
-    async def _ask_handler(self, question: Question, address: str, domain: str, user_id: str | None) -> AuthDecision:
+    async def _ask_handler(
+        self, question: Question, address: str, options: Options, user_id: str | None
+    ) -> AuthDecision:
         request = [
             b"",
             _VERSION,
             _REQUEST_ID,
-            domain.encode(),
+            options.zap_domain.encode(),
             address.encode("ascii"),
-            self._engine.options.identity,
+            options.identity,
             question.mechanism,
             *question.credentials,
         ]

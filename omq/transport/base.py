@@ -153,7 +153,7 @@ class Transport(ABC, Generic[EndpointT]):
 
     scheme: ClassVar[str]
     bare: ClassVar[bool] = False
-    options: ClassVar[frozenset[str]] = frozenset({"peer_identity", "reconnect_interval", "reconnect_stop"})
+    options: ClassVar[frozenset[str]] = frozenset({"identity", "peer_identity", "reconnect_interval", "reconnect_stop"})
 
     @abstractmethod
     def parse(self, rest: str, *, bind: bool) -> EndpointT:

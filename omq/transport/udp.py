@@ -48,7 +48,7 @@ class UdpTransport(DatagramTransport[UdpEndpoint]):
     """Datagrams between machines, or over the loopback."""
 
     scheme = "udp"
-    options: ClassVar[frozenset[str]] = DatagramTransport.options | {
+    options: ClassVar[frozenset[str]] = (DatagramTransport.options - {"identity"}) | {
         *("bind_device", "ipv6", "max_message_size", "multicast_hops", "multicast_loop", "priority", "recv_buffer"),
         *("send_buffer", "tos"),
     }

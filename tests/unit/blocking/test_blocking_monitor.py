@@ -1,6 +1,8 @@
 """Monitors of blocking sockets: threads that wait for events. The events themselves are tested in the asyncio twin."""
 
 import itertools
+import os
+import stat
 import threading
 import time
 
@@ -119,3 +121,26 @@ def test_a_monitor_that_is_made_while_the_socket_closes_ends(monkeypatch):
     assert monitor.recv(timeout=BOUND).kind == "monitor_stopped"
     with pytest.raises(omq.ClosedError):
         monitor.recv(timeout=BOUND)
+
+
+def test_events_of_listeners_and_connections_have_their_descriptors(make, endpoint):
+    pull, push = make(omq.PULL), make(omq.PUSH)
+    monitors = [socket.monitor() for socket in (pull, push)]
+    pull.bind(endpoint)
+    push.connect(pull.endpoints[0])
+    listening, accepted, _ = expect(monitors[0], Kind.LISTENING, Kind.ACCEPTED, Kind.HANDSHAKE_SUCCEEDED)
+    connected = expect(monitors[1], Kind.CONNECT_DELAYED, Kind.CONNECTED)[1]
+    found = [listening.descriptor, accepted.descriptor, connected.descriptor]
+    if endpoint.startswith("inproc"):
+        assert found == [None] * 3
+        return
+    assert len(set(found)) == 3
+    for descriptor in found:
+        assert stat.S_ISSOCK(os.fstat(descriptor).st_mode)
+    push.stop()
+    pull.unbind(pull.endpoints[0])
+    gone, closed = (monitors[0].recv(timeout=BOUND) for _ in range(2))
+    assert {gone.kind: gone.descriptor, closed.kind: closed.descriptor} == {
+        Kind.DISCONNECTED: accepted.descriptor,
+        Kind.CLOSED: listening.descriptor,
+    }

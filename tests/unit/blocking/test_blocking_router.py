@@ -139,3 +139,25 @@ def test_poll_agrees_with_libzmq(make, mandatory):
         assert dealer.poll(BOUND)
     finally:
         context.destroy(0)
+
+
+@pytest.mark.parametrize("binder", [True, False], ids=["binds", "connects"])
+def test_an_identity_may_be_that_of_one_endpoint(make, endpoint, binder):
+    """Over each transport; other endpoints have the socket's."""
+    router, dealer = make(omq.ROUTER), make(omq.DEALER, identity=b"whole")
+    if binder:
+        router.connect(dealer.bind(endpoint, identity=b"here"))
+    else:
+        dealer.connect(router.bind(endpoint), identity=b"here")
+    other = make(omq.ROUTER, bind="tcp://127.0.0.1:*")
+    dealer.connect(other.endpoints[0])
+    dealer.wait_connected(2, timeout=BOUND)
+    dealer.send(b"1", timeout=BOUND)
+    dealer.send(b"2", timeout=BOUND)
+    assert router.recv_multipart(timeout=BOUND)[0] == b"here"
+    assert other.recv_multipart(timeout=BOUND)[0] == b"whole"
+
+
+def test_udp_has_no_identity(make):
+    with pytest.raises(omq.OptionError, match="identity"):
+        make(omq.DISH).bind("udp://127.0.0.1:*", identity=b"x")
