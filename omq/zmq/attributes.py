@@ -60,12 +60,12 @@ class AttributeGetter(AttributeSetter):
 
 
 def with_option_properties(kind: type[_T]) -> type[_T]:
-    """Adds a property for each option of sockets to a class, in upper and in lower case.
+    """Adds a property for each option of sockets to a class, in the usual cases: `LINGER`, `linger`, `Linger`.
 
     `__getattr__` would do, too, but a class with it looks up each method more slowly, such as `send`.
     """
     for name, option in SocketOption.__members__.items():
-        for key in (name, name.lower()):
+        for key in {name, name.lower(), name.capitalize(), name.title()}:
             if key not in kind.__dict__ and key != "type":
                 setattr(kind, key, _property_of(key, int(option)))
     return kind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import operator
 import os
 import warnings
 from collections.abc import Callable
@@ -65,6 +66,7 @@ class Context(AttributeGetter, Generic[_SocketType]):
             if self._state is None:
                 raise error_of(Errno.EFAULT)
         else:
+            io_threads = operator.index(io_threads)
             if io_threads < 0:
                 raise error_of(Errno.EINVAL)
             self._state = ContextState()
@@ -138,13 +140,9 @@ class Context(AttributeGetter, Generic[_SocketType]):
 
     def term(self) -> None:
         """Interrupts all calls with `ContextTerminated`, and waits until all sockets are closed and have sent all."""
-        state, self._state = self._state, None
-        if state is not None and not self.closed and self._pid == os.getpid():
-            try:
-                state.term()
-            except BaseException:
-                self._state = state
-                raise
+        if self._state is not None and not self.closed and self._pid == os.getpid():
+            self._state.term()
+        self._state = None
         self.closed = True
 
     def __dir__(self) -> list[str]:
@@ -226,11 +224,11 @@ class Context(AttributeGetter, Generic[_SocketType]):
         state = self._living()
         if not isinstance(optval, int):
             raise TypeError(f"expected int, got: {optval!r}")
-        state.set(int(option), int(optval))
+        state.set(operator.index(option), int(optval))
 
     def get(self, option: int) -> int:
         """Returns an option of the context; raises as `set`."""
-        return self._living().get(int(option))
+        return self._living().get(operator.index(option))
 
     def _living(self) -> ContextState:
         if self.closed or self._state is None:

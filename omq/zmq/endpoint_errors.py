@@ -18,9 +18,11 @@ IPC_PATH_MAX_LEN: Final = MAX_PATH_BYTES
 _SPOKEN: Final = frozenset({"tcp", "ipc", "inproc", "udp", "ws", "wss"})
 
 
-def endpoint_error(error: errors.OmqError, handle: Handle, call: str, endpoint: str, addr: Any) -> BaseException:
+def endpoint_error(
+    error: errors.OmqError | ZMQError, handle: Handle, call: str, endpoint: str, addr: Any
+) -> BaseException:
     """Returns the error of a `bind` or `connect`."""
-    made = _error(error, handle, call, endpoint)
+    made = error if isinstance(error, ZMQError) else _error(error, handle, call, endpoint)
     if isinstance(made, ZMQError):
         made.strerror += f" (addr={addr!r})"
     return made
@@ -29,9 +31,11 @@ def endpoint_error(error: errors.OmqError, handle: Handle, call: str, endpoint: 
 def _error(error: errors.OmqError, handle: Handle, call: str, endpoint: str) -> BaseException:
     scheme, separator, rest = endpoint.partition("://")
     if isinstance(error, errors.EndpointError):
-        if separator and scheme not in _SPOKEN:
+        if scheme and separator and scheme not in _SPOKEN:
             return error_of(Errno.EPROTONOSUPPORT)
         if scheme == "ipc" and len(rest.encode(errors="surrogateescape")) > IPC_PATH_MAX_LEN:
+            if call == "connect":
+                return error_of(errno.ENAMETOOLONG)
             text = (
                 f'ipc path "{rest}" is longer than {IPC_PATH_MAX_LEN} characters (sizeof(sockaddr_un.sun_path)).'
                 " zmq.IPC_PATH_MAX_LEN constant can be used to check addr length (if it is defined)."

@@ -63,7 +63,7 @@ class ZMQError(ZMQBaseError):
         if errno is None:
             errno = zmq_errno()
         if isinstance(errno, int):
-            self.errno = int(errno)
+            self.errno = errno
             self.strerror = strerror(errno) if msg is None else msg
         else:
             self.strerror = str(errno) if msg is None else msg

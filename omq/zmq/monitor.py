@@ -25,6 +25,7 @@ _NUMBERS: Final = {
     EventKind.ACCEPT_FAILED: Event.ACCEPT_FAILED,
     EventKind.CLOSED: Event.CLOSED,
     EventKind.CONNECT_DELAYED: Event.CONNECT_DELAYED,
+    EventKind.CONNECT_FAILED: Event.CLOSED,  # libzmq reports the descriptor that it closes
     EventKind.CONNECT_RETRIED: Event.CONNECT_RETRIED,
     EventKind.CONNECTED: Event.CONNECTED,
     EventKind.HANDSHAKE_SUCCEEDED: Event.HANDSHAKE_SUCCEEDED,
@@ -36,6 +37,12 @@ _FAILURES: Final = {
     HandshakeFailure.MECHANISM: (Event.HANDSHAKE_FAILED_PROTOCOL, Event.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH),
     HandshakeFailure.AUTHENTICATION: (Event.HANDSHAKE_FAILED_AUTH, 400),
 }
+_OF_DESCRIPTORS: Final = frozenset(
+    {
+        *(EventKind.LISTENING, EventKind.ACCEPTED, EventKind.CONNECTED),
+        *(EventKind.CLOSED, EventKind.CONNECT_FAILED, EventKind.DISCONNECTED),
+    }
+)
 _NO_DETAIL: Final = (Event.HANDSHAKE_FAILED_NO_DETAIL, errno.EPIPE)
 
 
@@ -91,6 +98,8 @@ class SocketMonitor:
             self._pair.begin_close(0.1)
 
     def _send(self, event: OmqEvent) -> None:
+        if event.kind is EventKind.DISCONNECTED and event.error is None:
+            return  # libzmq does not report connections that this side ends
         number = _NUMBERS.get(event.kind)
         if event.kind is EventKind.HANDSHAKE_FAILED:
             number, value = _FAILURES.get(event.category, _NO_DETAIL)  # type: ignore[arg-type]
@@ -111,10 +120,12 @@ class SocketMonitor:
 
 
 def _value(event: OmqEvent) -> int:
-    """Returns the value of an event: a number of milliseconds, of an error, or 0 instead of a descriptor."""
+    """Returns the value of an event: a number of milliseconds, of an error, or a descriptor; -1 without one."""
     if event.kind is EventKind.CONNECT_RETRIED:
         return int((event.delay or 0) * 1000)
     if event.kind is EventKind.CONNECT_DELAYED:
         return errno.EINPROGRESS
+    if event.kind in _OF_DESCRIPTORS:
+        return -1 if event.descriptor is None else event.descriptor
     number: Any = getattr(event.error, "errno", None)
     return number or 0

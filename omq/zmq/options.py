@@ -45,7 +45,7 @@ _TCP_ONLY: Final = frozenset(
 _ZMTP_ONLY: Final = frozenset(
     {
         *("handshake_timeout", "heartbeat_interval", "heartbeat_timeout", "heartbeat_ttl"),
-        *("max_message_size", "zap_domain", "zap_enforce_domain"),
+        *("identity", "max_message_size", "metadata", "zap_domain", "zap_enforce_domain"),
     }
 )
 _IPC_ONLY: Final = frozenset({"accept_uids", "accept_gids", "accept_pids"})
@@ -167,7 +167,7 @@ class OptionState:
 def _applies(name: str, scheme: str) -> bool:
     """Returns whether endpoints of a scheme use an option."""
     if scheme == "inproc":
-        return name == "peer_identity"
+        return name in ("identity", "peer_identity")
     if scheme == "ipc":
         return name not in _TCP_ONLY
     if scheme == "udp":
@@ -219,6 +219,18 @@ def _number(low: int, high: int = _INT_MAX) -> Callable[[Any], int]:
 
 def _any(value: Any) -> Any:
     return value
+
+
+def _truth(value: Any) -> int:
+    return int(bool(value))
+
+
+def _tenths(value: int) -> int:
+    """Returns milliseconds as ZMTP sends them, in whole tenths of a second."""
+    tenths = int(value / 100)
+    if not 0 <= tenths <= 0xFFFF:
+        raise error_of(Errno.EINVAL)
+    return tenths * 100
 
 
 def _text(low: int, high: int) -> Callable[[Any], bytes]:
@@ -311,13 +323,7 @@ def _unsubscribe(state: OptionState, prefix: bytes) -> None:
 def _identity(state: OptionState, value: bytes) -> None:
     if not 1 <= len(value) <= 255:
         raise error_of(Errno.EINVAL)
-    if state.kind is not _T.STREAM:
-        try:
-            state.handle.omq.set_options(identity=value)
-        except errors.StateError:
-            pass  # like libzmq's, it stays the old one for the endpoints that exist; omq has one for all
-        except errors.OptionError:
-            raise error_of(Errno.EINVAL) from None
+    state.change(identity=value)
     state.values[Opt.ROUTING_ID] = value
 
 
@@ -405,8 +411,8 @@ def _set_accept_filter(state: OptionState, value: bytes) -> None:
 def _set_ipc_filter(number: int, name: str) -> Set:
     def set_(state: OptionState, value: Any) -> None:
         known = state.values.setdefault(number, [])
-        state.change(**{name: [*known, value]})
-        known.append(value)
+        state.change(**{name: [*known, int(value)]})
+        known.append(int(value))
 
     return set_
 
@@ -451,10 +457,11 @@ def _metadata(state: OptionState, value: bytes) -> None:
 
 _BOOL: Final = _number(0, 1)
 _COUNT: Final = _number(0)
+_ROUTERS: Final = frozenset({_T.ROUTER, _T.REP})
 _SIGNED: Final = _number(-1)
 
 _ROWS: Final[dict[int, OptionRow]] = {
-    Opt.AFFINITY: _option(Opt.AFFINITY, 0, _any),
+    Opt.AFFINITY: _option(Opt.AFFINITY, 0, int),
     Opt.ROUTING_ID: OptionRow(_kept(Opt.ROUTING_ID, b""), _identity),
     Opt.SUBSCRIBE: OptionRow(set=_subscribe),
     Opt.UNSUBSCRIBE: OptionRow(set=_unsubscribe),
@@ -471,7 +478,7 @@ _ROWS: Final[dict[int, OptionRow]] = {
     Opt.RECONNECT_IVL_MAX: OptionRow(_kept(Opt.RECONNECT_IVL_MAX, 0), _set_reconnect(Opt.RECONNECT_IVL_MAX, _COUNT)),
     Opt.BACKLOG: _option(Opt.BACKLOG, 100, _COUNT, _as("backlog", lambda value: max(value, 1))),
     Opt.MAXMSGSIZE: _option(
-        Opt.MAXMSGSIZE, -1, _any, _as("max_message_size", lambda value: None if value < 0 else value)
+        Opt.MAXMSGSIZE, -1, int, _as("max_message_size", lambda value: None if value < 0 else value)
     ),
     Opt.SNDHWM: _option(Opt.SNDHWM, 1000, _COUNT, _as("send_hwm")),
     Opt.RCVHWM: _option(Opt.RCVHWM, 1000, _COUNT, _as("recv_hwm")),
@@ -489,6 +496,7 @@ _ROWS: Final[dict[int, OptionRow]] = {
     Opt.ROUTER_MANDATORY: _option(
         Opt.ROUTER_MANDATORY, 0, _COUNT, _flag("router_mandatory"), types={_T.ROUTER}, reads=False, silent={_T.REP}
     ),
+    Opt.ROUTER_RAW: _option(Opt.ROUTER_RAW, 0, _number(0, 0), types=_ROUTERS, reads=False),
     Opt.TCP_KEEPALIVE: _option(Opt.TCP_KEEPALIVE, -1, _number(-1, 1), _as("tcp_keepalive")),
     Opt.TCP_KEEPALIVE_CNT: _option(
         Opt.TCP_KEEPALIVE_CNT, -1, _SIGNED, _as("tcp_keepalive_count", lambda value: min(value, 127) or -1)
@@ -530,7 +538,7 @@ _ROWS: Final[dict[int, OptionRow]] = {
     Opt.REQ_CORRELATE: _option(Opt.REQ_CORRELATE, 0, _COUNT, _flag("req_correlate"), types={_T.REQ}, reads=False),
     Opt.REQ_RELAXED: _option(Opt.REQ_RELAXED, 0, _COUNT, _flag("req_relaxed"), types={_T.REQ}, reads=False),
     Opt.ZAP_DOMAIN: _option(Opt.ZAP_DOMAIN, b"", _text(1, 255), _as("zap_domain", lambda value: value.decode("ascii"))),
-    Opt.ZAP_ENFORCE_DOMAIN: _option(Opt.ZAP_ENFORCE_DOMAIN, 0, _any, _flag("zap_enforce_domain")),
+    Opt.ZAP_ENFORCE_DOMAIN: _option(Opt.ZAP_ENFORCE_DOMAIN, 0, _truth, _flag("zap_enforce_domain")),
     Opt.ROUTER_HANDOVER: _option(
         Opt.ROUTER_HANDOVER, 0, _COUNT, _flag("router_handover"), types={_T.ROUTER}, reads=False, silent={_T.REP}
     ),
@@ -557,27 +565,25 @@ _ROWS: Final[dict[int, OptionRow]] = {
     ),
     Opt.STREAM_NOTIFY: _option(Opt.STREAM_NOTIFY, 1, _BOOL, _flag("stream_notify"), types={_T.STREAM}, reads=False),
     Opt.HEARTBEAT_IVL: _option(Opt.HEARTBEAT_IVL, 0, _COUNT, _as("heartbeat_interval", _positive_ms)),
-    Opt.HEARTBEAT_TTL: _option(
-        Opt.HEARTBEAT_TTL, 0, _number(0, 6553599), _as("heartbeat_ttl", lambda value: value // 100 / 10)
-    ),
+    Opt.HEARTBEAT_TTL: _option(Opt.HEARTBEAT_TTL, 0, _tenths, _as("heartbeat_ttl", lambda value: value / 1000)),
     Opt.HEARTBEAT_TIMEOUT: _option(Opt.HEARTBEAT_TIMEOUT, -1, _COUNT, _as("heartbeat_timeout", _positive_ms)),
     Opt.XPUB_VERBOSER: _option(
         Opt.XPUB_VERBOSER, 0, _COUNT, _flag("xpub_verboser"), types={_T.XPUB}, reads=False, silent={_T.PUB}
     ),
     Opt.CONNECT_TIMEOUT: _option(Opt.CONNECT_TIMEOUT, 0, _COUNT, _as("connect_timeout", _positive_ms)),
-    Opt.TCP_MAXRT: _option(Opt.TCP_MAXRT, 0, _COUNT, _as("tcp_user_timeout", _positive_ms)),
+    Opt.TCP_MAXRT: _option(
+        Opt.TCP_MAXRT, 0, _COUNT, _as("tcp_user_timeout", lambda value: _positive_ms(min(value, 2_147_483_000)))
+    ),
     Opt.THREAD_SAFE: OptionRow(lambda state: int(state.kind in _THREAD_SAFE)),
     Opt.MULTICAST_MAXTPDU: _option(Opt.MULTICAST_MAXTPDU, 1500, _number(1)),
-    Opt.MULTICAST_LOOP: _option(
-        Opt.MULTICAST_LOOP, 1, lambda value: int(bool(value)), _flag("multicast_loop"), types={_T.RADIO}, silent=_T
-    ),
+    Opt.MULTICAST_LOOP: _option(Opt.MULTICAST_LOOP, 1, _truth, _flag("multicast_loop"), types={_T.RADIO}, silent=_T),
     Opt.USE_FD: _option(Opt.USE_FD, -1, _SIGNED, _as("use_fd", lambda value: None if value < 0 else value)),
     Opt.BINDTODEVICE: _option(Opt.BINDTODEVICE, b"", _text(1, 15), _as("bind_device", _decoded)),
     Opt.TCP_ACCEPT_FILTER: OptionRow(set=_set_accept_filter),
     Opt.IPC_FILTER_PID: OptionRow(set=_set_ipc_filter(Opt.IPC_FILTER_PID, "accept_pids")),
     Opt.IPC_FILTER_UID: OptionRow(set=_set_ipc_filter(Opt.IPC_FILTER_UID, "accept_uids")),
     Opt.IPC_FILTER_GID: OptionRow(set=_set_ipc_filter(Opt.IPC_FILTER_GID, "accept_gids")),
-    Opt.LOOPBACK_FASTPATH: _option(Opt.LOOPBACK_FASTPATH, 0, _any),
+    Opt.LOOPBACK_FASTPATH: _option(Opt.LOOPBACK_FASTPATH, 0, _truth),
     Opt.METADATA: OptionRow(set=_metadata),
     Opt.ROUTER_NOTIFY: _option(Opt.ROUTER_NOTIFY, 0, _number(0, 3), _notify_words, types={_T.ROUTER}),
     Opt.XPUB_MANUAL_LAST_VALUE: _option(
@@ -598,7 +604,7 @@ _ROWS: Final[dict[int, OptionRow]] = {
         reads=False,
         silent={_T.PUB},
     ),
-    Opt.RECONNECT_STOP: _option(Opt.RECONNECT_STOP, 0, _any, _stop_words),
+    Opt.RECONNECT_STOP: _option(Opt.RECONNECT_STOP, 0, int, _stop_words),
     Opt.HELLO_MSG: _option(
         *(Opt.HELLO_MSG, b"", _any, _as("hello_message", lambda value: value or None)),
         types={_T.DEALER, _T.ROUTER, _T.CLIENT, _T.SERVER, _T.PEER},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from typing import Any
 
 import omq
@@ -98,7 +99,7 @@ class Poller:
         if len(self.sockets) > 1 and all(isinstance(one, SocketCalls) for one, _ in self.sockets):
             for socket, _ in self.sockets:
                 socket._check()
-            self._group = PollGroup([(one, one._handle, int(events)) for one, events in self.sockets])
+            self._group = PollGroup([(one, one._handle, operator.index(events)) for one, events in self.sockets])
 
     def _handle_in_trouble(self) -> Any:
         """Returns the handle of a socket that is closed."""
@@ -129,9 +130,9 @@ def zmq_poll(sockets: list[tuple[Any, int]], timeout: int = -1) -> list[tuple[An
     own, others = [], []
     for one, events in sockets:
         if isinstance(one, SocketCalls):
-            own.append((one, one._handle, int(events)))
+            own.append((one, one._handle, operator.index(events)))
         else:
-            others.append((_descriptor_of(one), int(events)))
+            others.append((_descriptor_of(one), operator.index(events)))
     deadline = None if timeout < 0 else time.monotonic() + timeout / 1000
     try:
         while True:
@@ -176,7 +177,8 @@ def _ready_descriptors(others: list[tuple[int, int]], timeout: float) -> list[tu
     for fd, events in others:
         wanted[fd] = wanted.get(fd, 0) | events
     for fd, events in wanted.items():
-        poll.register(fd, _system_events(events))
+        if fd >= 0:  # poll(2) ignores the others, such as that of a closed socket
+            poll.register(fd, _system_events(events))
     found = dict(poll.poll(timeout))
     ready = []
     for fd, events in others:
@@ -219,7 +221,8 @@ def _wait(own: list[tuple[Any, Any, int]], others: list[tuple[int, int]], deadli
     with contextlib.ExitStack() as stack:
         poll = _select.poll()
         for fd, events in others:
-            poll.register(fd, _system_events(events))
+            if fd >= 0:
+                poll.register(fd, _system_events(events))
         room: ReadableEvent | None = None
         for _, handle, events in own:
             wanted = _wanted(handle, events)

@@ -34,8 +34,6 @@ _DONTWAIT = int(constants.DONTWAIT)
 _DEFAULT_PORTS = (49152, 65536)
 #: Types whose messages begin with the receiver.
 _ADDRESSED = frozenset({Kind.ROUTER, Kind.STREAM})
-#: Types that may or may not send a message, depending on all its parts.
-_WHOLE_ONLY = frozenset({Kind.REQ, Kind.REP, Kind.ROUTER, Kind.STREAM})
 
 _T = TypeVar("_T")
 _SocketT_co = TypeVar("_SocketT_co", bound="Socket[Any]", covariant=True)
@@ -113,7 +111,7 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
                 raise error_of(Errno.ENOTSOCK)
             self._handle = handle
         else:
-            if ctx_or_socket is None:
+            if not hasattr(ctx_or_socket, "_state"):
                 raise TypeError("context must be specified")
             if operator.index(socket_type) < 0:
                 raise TypeError("socket_type must be specified")
@@ -129,7 +127,7 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         if context is None or context.terminated:
             raise error_of(Errno.EFAULT)
         if context.terminating:
-            raise error_of(constants.ETERM)
+            raise ZMQError(constants.ETERM)
         kind = SocketType._value2member_map_.get(number)
         made = getattr(omq, kind.name, None) if isinstance(kind, SocketType) else None
         if made is None:
@@ -199,14 +197,13 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         """
         if self.context is not None:
             self.context._rm_socket(self)
-        if self._closed:
+        if self._closed or self._pid != os.getpid():
             return
-        self._closed = True
         handle = self._handle
-        if handle.closed or self._pid != os.getpid():
+        linger = get_option(self._handle.state, SocketOption.LINGER) if linger is None else operator.index(linger)
+        self._closed = True
+        if handle.closed:
             return
-        if linger is None:
-            linger = get_option(self._handle.state, SocketOption.LINGER)
         self._handle.state.release()
         handle.closed = True
         handle.context.close(handle, None if linger < 0 else linger / 1000)
@@ -244,14 +241,14 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
 
     def _open(self, call: str, addr: Any) -> str:
         endpoint = _text_of(addr)
-        self._check()
-        if call == "connect":
-            self._handle.state.before_connect()
         try:
+            self._check()
+            if call == "connect":
+                self._handle.state.before_connect()
             options = self._handle.state.for_endpoint(call, endpoint)
             resolved = str(getattr(self._handle.omq, call)(endpoint, **options))
             self._handle.state.opened(resolved)
-        except errors.OmqError as error:
+        except (errors.OmqError, ZMQError) as error:
             raise endpoint_error(error, self._handle, call, endpoint, addr) from None
         return resolved
 
@@ -322,13 +319,15 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
             ZMQError: EINVAL: There is no such option, the type does not have it, or the value is not valid.
             TypeError: The value has another type.
         """
+        if isinstance(optval, str) and not self.closed:
+            raise TypeError("unicode not allowed, use setsockopt_string")
         self._check()
-        set_option(self._handle.state, int(option), optval)
+        set_option(self._handle.state, operator.index(option), optval)
 
     def get(self, option: int) -> Any:
         """Returns an option; raises as `set`."""
         self._check()
-        return get_option(self._handle.state, int(option))
+        return get_option(self._handle.state, operator.index(option))
 
     setsockopt = set
     getsockopt = get
@@ -421,9 +420,9 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         self, data: Any, flags: int, copy: bool, track: bool, routing_id: int | None, group: str | None
     ) -> MessageTracker | None:
         """Sends a part that is not plain bytes, or with unusual arguments; see `send`."""
-        self._check()
-        if isinstance(data, str):
+        if isinstance(data, str) and not self.closed:
             raise TypeError("unicode not allowed, use send_string")
+        self._check()
         frame: Any = data if isinstance(data, FrameData) else None
         if frame is not None and track and not frame.tracker:
             raise ValueError("Not a tracked message")
@@ -459,7 +458,7 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
             if TRAITS[self._handle.state.kind].single_part:
                 raise error_of(Errno.EINVAL)
             if handle.begun is None:
-                self._await_room(flags)
+                self._await_room(flags, payload)
                 handle.begun = []
             handle.begun.append(payload)
             return
@@ -474,17 +473,23 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         else:
             self._send_routed(payload, flags, route, frame)
 
-    def _await_room(self, flags: int) -> None:
-        """Waits for room before the first part of a message."""
-        handle = self._handle
+    def _await_room(self, flags: int, payload: Any) -> None:
+        """Waits for room before the first part of a message; raises what libzmq raises at the first part."""
+        handle, kind = self._handle, self._handle.state.kind
         if not handle.sends:
             raise error_of(Errno.ENOTSUP)
-        if self._handle.state.kind in _WHOLE_ONLY:
-            return
-        timeout = 0 if flags & _DONTWAIT else self.get(SocketOption.SNDTIMEO)
         try:
+            if kind in _ADDRESSED:
+                mandatory = kind is Kind.STREAM or self._handle.state.values.get(SocketOption.ROUTER_MANDATORY)
+                if mandatory and bytes(payload) not in handle.omq.send_queue.table:
+                    raise error_of(Errno.EHOSTUNREACH)
+                return
+            timeout = 0 if flags & _DONTWAIT or kind is Kind.REP else self.get(SocketOption.SNDTIMEO)
+            relaxed = self._handle.state.values.get(SocketOption.REQ_RELAXED)
+            if kind is Kind.REQ and not relaxed and handle.omq.recv_queue.awaiting and not handle.omq.poll(0, POLL_OUT):
+                raise error_of(constants.EFSM)
             if not handle.omq.poll(None if timeout < 0 else timeout / 1000, POLL_OUT):
-                raise error_of(Errno.EAGAIN)
+                raise error_of(constants.EFSM if kind is Kind.REP else Errno.EAGAIN)
         except errors.OmqError as error:
             raise translate(error, handle) from None
 

@@ -45,7 +45,7 @@ cdef class ReplyRecvQueue(ShapedRecvQueue):
 
 cdef class RequestRecvQueue(ShapedRecvQueue):
     cdef Peer asked                  # the peer that has the request; None while it waits in the queue
-    cdef bint awaiting               # a request is out and its reply has not been taken
+    cdef readonly bint awaiting               # a request is out and its reply has not been taken
     cdef bint gone                   # the peer that was asked is gone
     cdef bytes request_id            # req_correlate: the first part that the reply must have; None: not in use
     cdef bint hopeless(self) except -1

@@ -227,7 +227,11 @@ cdef class ReplyRecvQueue(ShapedRecvQueue):
 
 
 cdef class RequestRecvQueue(ShapedRecvQueue):
-    """REQ: only the reply of the peer that was asked counts (RFC 28)."""
+    """REQ: only the reply of the peer that was asked counts (RFC 28).
+
+    Attributes:
+        awaiting: Whether a request is out, and its reply has not been taken.
+    """
 
     cdef int arrived(self, Peer peer) except -1:
         # RFC 28: discard a reply without a request. Discard it at once: waiting replies would fill the peer's queue,

@@ -10,11 +10,17 @@ from omq._core.wire.loan import loans
 class GarbageCollector:
     """Shows which memory frames share.
 
+    Args:
+        context: Not used.
+
     Attributes:
         refs: The event of each such memory, or `None`, by its number.
     """
 
     refs: dict[int, Any] = loans
+
+    def __init__(self, context: Any = None) -> None:
+        pass
 
 
 gc = GarbageCollector()

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import omq
+
+#: The 85 characters, by the number that each stands for.
+Z85CHARS: Final = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+#: The number, by character.
+Z85MAP: Final = {character: number for number, character in enumerate(Z85CHARS)}
 
 
 def encode(rawbytes: bytes) -> bytes:
@@ -23,4 +30,4 @@ def decode(z85bytes: bytes | str) -> bytes:
     return omq.z85_decode(z85bytes)
 
 
-__all__ = ["decode", "encode"]
+__all__ = ["Z85CHARS", "Z85MAP", "decode", "encode"]

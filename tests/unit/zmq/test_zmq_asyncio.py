@@ -95,12 +95,11 @@ def test_a_message_in_parts_waits_for_the_peer(run: Run, context: zmq_asyncio.Co
     async def main() -> None:
         request, reply = context.socket(zmq.REQ), context.socket(zmq.REP)
         request.bind("tcp://127.0.0.1:*")
-        await request.send(b"a", zmq.SNDMORE)
-        waiting = request.send(b"b")
-        assert not waiting.done()
+        waiting = [request.send(b"a", zmq.SNDMORE), request.send(b"b")]
+        assert not any(one.done() for one in waiting)
         reply.connect(request.last_endpoint.decode())
         assert await reply.recv_multipart() == [b"a", b"b"]
-        await waiting
+        await asyncio.gather(*waiting)
 
     run(main())
 
