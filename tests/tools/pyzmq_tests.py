@@ -11,6 +11,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "pyzmq_tests"
 FACE = Path(__file__).parent / "pyzmq_face"
+#: The page with the tests that differ: a row for each, or for a file, with the reason.
+PAGE = ROOT / "docs" / "howto" / "move-from-pyzmq.md"
 INDEX = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/")
 #: What the tests need, in a folder of their own: the environment stays as it is.
 NEEDS = ("pytest-asyncio", "pytest-rerunfailures", "tornado")
@@ -126,6 +129,23 @@ def run(name: str, source: Path, needs: Path, paths: list[Path], files: list[str
     return results
 
 
+def listed_tests() -> list[str]:
+    """Returns the tests, or files of tests, that the page lists as different."""
+    return re.findall(r"^\| `(test_\w+\.py[^`]*)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def unlisted(theirs: Results, ours: Results, listed: list[str]) -> tuple[list[str], list[str]]:
+    """Returns the tests that differ and are not listed, and the listed tests that do not differ."""
+    different = sorted(theirs.passed - ours.passed)
+
+    def fits(name: str, row: str) -> bool:
+        return name == row or name.startswith((f"{row}::", f"{row}["))
+
+    missing = [name for name in different if not any(fits(name, row) for row in listed)]
+    ran = [row for row in listed if any(fits(name, row) for name in theirs.passed)]
+    return missing, [row for row in ran if not any(fits(name, row) for name in different)]
+
+
 def report(theirs: Results, ours: Results) -> float:
     """Prints the table; returns the share of the tests that pass with pyzmq and with omq, too."""
     both = theirs.passed & ours.passed
@@ -149,14 +169,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.tools.pyzmq_tests", description=__doc__)
     parser.add_argument("files", nargs="*", help="test files; default: all")
     parser.add_argument("-k", help="only tests whose names match, as for pytest")
-    parser.add_argument("--check", action="store_true", help=f"exit 1 below {GOAL:.0%}%")
+    parser.add_argument("--check", action="store_true", help=f"exit 1 below {GOAL:.0%}%, or if the page is not true")
     arguments = parser.parse_args()
     source, needs = fetch_tests(importlib.metadata.version("pyzmq")), install_needs()
     options = ["-k", arguments.k] if arguments.k else []
     theirs = run("pyzmq", source, needs, [], arguments.files, options)
     ours = run("omq", source, needs, [FACE, ROOT], arguments.files, options)
     share = report(theirs, ours)
-    if arguments.check and share < GOAL:
+    missing, needless = unlisted(theirs, ours, listed_tests())
+    for title, names in (("Not listed in", missing), ("Listed, and the same, in", needless)):
+        if names:
+            print(f"\n{title} {PAGE.relative_to(ROOT)}:", *(f"  {name}" for name in names), sep="\n")
+    if arguments.check and (share < GOAL or missing or needless):
         sys.exit(1)
 
 
