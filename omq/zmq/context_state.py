@@ -14,7 +14,7 @@ from omq import errors
 from omq._core.zmq.calls import Handle
 from omq.unpatched import threading
 from omq.zmq.constants import ContextOption, Errno
-from omq.zmq.error import error_of
+from omq.zmq.error import error_of, note_exit
 
 _INT_MAX: Final = 2**31 - 1
 _EXIT_LINGER_S: Final = 0.1
@@ -117,11 +117,18 @@ def _at_exit() -> None:
 
     With libzmq nothing waits for their messages. omq gathers messages into batches, which get a moment to leave.
     """
+    note_exit()
+    linger = _EXIT_LINGER_S
     for state in list(_contexts.values()):
-        if not (state.terminated or state.forked):
-            state.terminating = True
-            with contextlib.suppress(errors.OmqError):
-                state.omq.term(_EXIT_LINGER_S)
+        if state.terminated or state.forked:
+            continue
+        state.terminating = True
+        with contextlib.suppress(errors.OmqError):
+            try:
+                state.omq.term(linger)
+            except KeyboardInterrupt:  # a second Ctrl-C: nothing is waited for any more
+                linger = 0.0
+                state.omq.term(linger)
 
 
 atexit.register(_at_exit)  # runs before that of omq, which was registered earlier

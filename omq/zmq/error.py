@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from omq import errors
+from omq.unpatched import threading
 from omq.zmq.constants import EFSM, EMTHREAD, ENOCOMPATPROTO, ETERM, Errno
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ _TEXTS: Final = {
 }
 #: The number of the last error, of any thread.
 _last = 0
+#: Set when the program ends.
+_exiting = threading.Event()
 
 
 def strerror(errno: int) -> str:
@@ -153,6 +156,11 @@ def _check_version(min_version_info: tuple[int] | tuple[int, int] | tuple[int, i
         raise ZMQVersionError(".".join(str(number) for number in min_version_info), msg)
 
 
+def note_exit() -> None:
+    """Lets calls of daemon threads wait from now on, instead of raising errors of contexts that end."""
+    _exiting.set()
+
+
 def error_of(number: int) -> ZMQError:
     """Returns the error of a number."""
     global _last
@@ -160,6 +168,8 @@ def error_of(number: int) -> ZMQError:
     if number == Errno.EAGAIN:
         return Again()
     if number == ETERM:
+        if _exiting.is_set() and threading.current_thread() is not threading.main_thread():
+            threading.Event().wait()  # a daemon thread: with libzmq its call ends with the process
         return ContextTerminated()
     if number == _errno.EINTR:
         return InterruptedSystemCall()

@@ -453,6 +453,8 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
     def _pass_on(self, payload: Any, flags: int, frame: Any = None) -> None:
         """Sends the last part of a message with all its parts, or keeps a part until the last one comes."""
         handle = self._handle
+        if handle.has_more and self._handle.state.kind in (Kind.REQ, Kind.REP):
+            raise error_of(constants.EFSM)
         route = TRAITS[self._handle.state.kind].route
         if flags & _SNDMORE:
             if TRAITS[self._handle.state.kind].single_part:

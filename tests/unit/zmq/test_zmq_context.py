@@ -101,3 +101,65 @@ def test_a_child_has_its_own_instance() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     socket.close()
     parent.term()
+
+
+EXIT_WITH_DAEMONS = """
+import importlib, sys, threading
+zmq = importlib.import_module(sys.argv[1])
+context = zmq.Context.instance()
+ready = threading.Barrier(4)
+def wait(call):
+    socket = context.socket(zmq.PULL)
+    socket.bind("tcp://127.0.0.1:*")
+    ready.wait()
+    call(socket)
+def select(socket):
+    poller = zmq.Poller()
+    poller.register(socket, zmq.POLLIN)
+    poller.poll()
+calls = [lambda socket: socket.recv(), lambda socket: socket.recv_multipart(copy=False), select]
+for call in calls:
+    threading.Thread(target=wait, args=[call], daemon=True).start()
+ready.wait()
+"""
+
+
+EXIT_WITH_UNSENT = """
+import importlib, sys
+zmq = importlib.import_module(sys.argv[1])
+context = zmq.Context.instance()
+sockets = [context.socket(kind) for kind in (zmq.REQ, zmq.PUSH)]
+for socket in sockets:
+    socket.connect("tcp://127.0.0.1:1")
+    socket.send(b"unsent")
+"""
+
+
+@pytest.mark.parametrize("module", ["omq.zmq", "zmq"])
+@pytest.mark.parametrize("program", [EXIT_WITH_DAEMONS, EXIT_WITH_UNSENT], ids=["daemons", "unsent"])
+def test_nothing_is_reported_when_a_program_ends(program: str, module: str) -> None:
+    pytest.importorskip("zmq")
+    command = [sys.executable, "-c", program, module]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
+
+
+INTERRUPTED = """
+import signal
+import omq
+import omq.zmq as zmq
+context = zmq.Context()
+socket = context.socket(zmq.REQ)
+socket.connect("tcp://127.0.0.1:1")
+socket.send(b"unsent")
+term = omq.Context.term
+def interrupted_term(self, linger=None):
+    omq.Context.term = term
+    signal.raise_signal(signal.SIGINT)
+omq.Context.term = interrupted_term
+"""
+
+
+def test_ctrl_c_at_the_exit_ends_a_program_with_unsent_messages() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, timeout=20, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
