@@ -49,6 +49,7 @@ PYZMQ_DRAFT_API: bool = True
 
 from omq.zmq import backend as backend  # noqa: E402
 from omq.zmq import sugar as sugar  # noqa: E402
+from omq.zmq.utils import interop as _interop  # noqa: E402, F401 - programs use it without importing it
 
 
 def get_includes() -> list[str]:

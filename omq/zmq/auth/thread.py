@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+import omq.zmq.asyncio  # noqa: F401 - programs use it without importing it
 from omq.unpatched import threading
 from omq.zmq.auth.base import Authenticator
 from omq.zmq.auth.readable import wait_readable

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from omq.zmq import context as context
 from omq.zmq import error as error
-from omq.zmq import frame as frame
-from omq.zmq import poll as poll
-from omq.zmq import socket as socket
-from omq.zmq import tracker as tracker
-from omq.zmq import version as version
 from omq.zmq.context import *  # noqa: F403
 from omq.zmq.error import *  # noqa: F403
 from omq.zmq.frame import *  # noqa: F403
@@ -16,6 +10,9 @@ from omq.zmq.poll import *  # noqa: F403
 from omq.zmq.proxies import device
 from omq.zmq.socket import *  # noqa: F403
 from omq.zmq.stopwatch import Stopwatch
+from omq.zmq.sugar import attrsettr as attrsettr
+from omq.zmq.sugar import context, frame, poll, socket, tracker, version
+from omq.zmq.sugar import stopwatch as stopwatch
 from omq.zmq.tracker import *  # noqa: F403
 from omq.zmq.version import *  # noqa: F403
 

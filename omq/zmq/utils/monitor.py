@@ -6,6 +6,7 @@ import struct
 from collections.abc import Awaitable
 from typing import Any
 
+import omq.zmq.asyncio  # noqa: F401 - programs use it without importing it
 from omq.zmq.constants import Event
 
 

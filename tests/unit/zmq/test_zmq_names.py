@@ -6,6 +6,8 @@ import enum
 import importlib
 import inspect
 import pkgutil
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -124,6 +126,32 @@ def test_the_face_has_the_module_with_all_its_names(module: str) -> None:
 def test_all_names_are_there() -> None:
     assert set(face.__all__) == set(pyzmq.__all__)
     assert [name for name in face.__all__ if not hasattr(face, name)] == []
+
+
+SHOW = """
+import importlib, sys, warnings
+warnings.simplefilter("ignore")
+importlib.import_module(sys.argv[1])
+print(*(name for name in sys.modules if name == "zmq" or name.startswith("zmq.")))
+"""
+REACH = """
+import functools, importlib, sys
+importlib.import_module(sys.argv[1])
+import omq.zmq as zmq
+for path in sys.argv[2:]:
+    functools.reduce(getattr, path.split(".")[1:], zmq)
+"""
+
+
+@pytest.mark.parametrize("module", ["zmq", "zmq.utils.monitor", "zmq.auth.thread", "zmq.devices", "zmq.green"])
+def test_modules_that_come_with_a_module_are_its_attributes(module: str) -> None:
+    def run(program: str, *arguments: str) -> list[str]:
+        command = [sys.executable, "-c", program, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.split()
+
+    loaded = [name for name in run(SHOW, module) if name in MODULES]
+    assert len(loaded) > 10
+    run(REACH, f"omq.{module}", *loaded)
 
 
 @pytest.mark.parametrize("path", NAMES)
