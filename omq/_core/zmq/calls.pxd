@@ -26,6 +26,7 @@ cdef class Handle:
     cdef object take(self, int flags)
     cdef object take_now(self)
     cdef int keep(self, list parts) except -1
+    cdef bint _sends_now(self)
     cdef bint put_now(self, object data) except -1
     cdef bint put_parts_now(self, list parts) except -1
     cdef int fail(self, object error) except -1

@@ -111,13 +111,17 @@ cdef class Handle:
         self._rest = parts
         return 0
 
+    cdef bint _sends_now(self):
+        """Returns whether no message is being sent or received part by part, and the socket is open."""
+        return self.begun is None and self._rest is None and not self.closed
+
     cdef bint put_now(self, object data) except -1:
         """Sends `bytes` if that completes a message and there is room for it; raises omq's errors."""
-        return self._single and self.begun is None and not self.closed and self._core._put_bytes(data)
+        return self._sends_now() and self._single and self._core._put_bytes(data)
 
     cdef bint put_parts_now(self, list parts) except -1:
         """Sends a message if all its parts are `bytes`; raises omq's errors, also if there is no room for it."""
-        if not self._plain or self.begun is not None or self.closed:
+        if not self._plain or not self._sends_now() or not (self._single or len(parts) > 1):
             return False
         for part in parts:
             if type(part) is not bytes:
@@ -204,7 +208,7 @@ cdef class SocketCalls:
         cdef Handle handle = self._handle
         if (
             type(data) is bytes and flags & ~DONTWAIT == 0 and copy and routing_id is None and group is None
-            and handle is not None and handle._single and handle.begun is None
+            and handle is not None and handle._single and handle.begun is None and handle._rest is None
         ):
             return handle.put(data, flags)
         return self._send_part(data, flags, copy, track, routing_id, group)
@@ -252,7 +256,9 @@ cdef class SocketCalls:
         """
         cdef Handle handle = self._handle
         cdef bint plain = flags & ~DONTWAIT == 0 and copy and handle is not None and handle._plain
-        if plain and handle.begun is None and (type(msg_parts) is list or type(msg_parts) is tuple) and msg_parts:
+        cdef Py_ssize_t least = 1 if plain and handle._single else 2  # ROUTER and STREAM drop a part without a message
+        plain = plain and handle.begun is None and handle._rest is None
+        if plain and (type(msg_parts) is list or type(msg_parts) is tuple) and len(msg_parts) >= least:
             for part in msg_parts:
                 if type(part) is not bytes:
                     break

@@ -147,6 +147,32 @@ def router_that_must_route(zmq: Any, make: Any) -> list[Any]:
 
 
 @scenario
+def sends_while_parts_wait(zmq: Any, make: Any) -> list[Any]:
+    rep, req = make.pair("REP", "REQ")
+    req.send_multipart([b"1", b"2"])
+    seen = [rep.recv(), outcome(rep.send, b"x"), outcome(rep.send_multipart, [b"x"]), rep.recv()]
+    rep.send_multipart([b"3", b"4"])
+    seen += [req.recv(), outcome(req.send, b"x"), outcome(req.send_multipart, [b"x", b"y"]), req.recv()]
+    first, second = make.pair("DEALER", "DEALER")
+    first.send_multipart([b"1", b"2"])
+    return [*seen, second.recv(), outcome(second.send, b"x"), second.recv(), first.recv()]
+
+
+@scenario
+def messages_that_are_only_an_identity(zmq: Any, make: Any) -> list[Any]:
+    """`spqueue.py` of the ZeroMQ guide sends such messages."""
+    seen: list[Any] = []
+    for kind in ("ROUTER", "STREAM"):
+        socket = make(kind)
+        socket.bind("tcp://127.0.0.1:*")
+        seen += [outcome(socket.send_multipart, parts) for parts in ([b"x"], (b"x",), [b""])]
+        seen += [outcome(socket.send, b"x"), outcome(socket.send_multipart, [b"x"], zmq.DONTWAIT)]
+    router, dealer = make.pair("ROUTER", "DEALER", {"router_mandatory": 1}, {"identity": b"d"})
+    seen += [outcome(router.send_multipart, [b"d"]), outcome(router.send_multipart, [b"d", b"whole"])]
+    return [*seen, dealer.recv_multipart()]
+
+
+@scenario
 def identities_after_connect(zmq: Any, make: Any) -> list[Any]:
     first, dealer = make.pair("ROUTER", "DEALER", {}, {"identity": b"one"})
     second = make("ROUTER")
