@@ -271,14 +271,14 @@ class NatsJournal:
             nonces.add(nonce)
             chunks = self._chunks(payload, nonce)
             try:
-                count = await self._append(chunks, start, sending)
+                count, strays = await self._append(chunks, start, sending)
                 if count == len(chunks):
                     last = start + count
                 else:
                     for head, data in chunks[:count]:
                         assembler.add(head, data)
                     start += count
-                    last, start = await self._find_append(nonces, start, assembler)
+                    last, start = await self._find_append(nonces, start, assembler, strays)
             except NoResponders as error:
                 await self._without_leader(error, deadline)
             else:
@@ -531,27 +531,40 @@ class NatsJournal:
             for index in range(count)
         ]
 
-    async def _append(self, chunks: list[_Chunk], expected: int, sending: Sending | None = None) -> int:
-        """Sends chunks; returns the number of those that were stored before one had another expected sequence."""
-        in_flight: deque[tuple[asyncio.Future[Any], float, Callable[[], None]]] = deque()
+    async def _append(
+        self, chunks: list[_Chunk], expected: int, sending: Sending | None = None
+    ) -> tuple[int, dict[int, _Stray]]:
+        """Sends chunks.
+
+        Returns:
+            The number of those that were stored before one had another expected sequence; and those that were stored
+            after it, as they were sent already, by their sequences.
+        """
+        in_flight: deque[tuple[int, asyncio.Future[Any], float, Callable[[], None]]] = deque()
+        strays: dict[int, _Stray] = {}
         sent = stored = 0
+        rejected = False
         window = Window()
-        while stored < len(chunks):
-            while sent < len(chunks) and len(in_flight) < window.size:
+        while in_flight or (sent < len(chunks) and not rejected):
+            while sent < len(chunks) and len(in_flight) < window.size and not rejected:
                 head, data = chunks[sent]
                 headers = {_EXPECTED: str(expected + sent), _ENTRY: str(head)}
                 renew = sending() if sending is not None else _nothing
                 now = time.monotonic()
                 (answer,) = await self._connection.send([(self._subject, data, headers)])
-                in_flight.append((answer, now, renew))
+                in_flight.append((sent, answer, now, renew))
                 sent += 1
-            answer, began, renew = in_flight.popleft()
+            index, answer, began, renew = in_flight.popleft()
             try:
                 sequence = (await self._acknowledged(answer))["seq"]
             except NatsApiError as error:
-                if error.code == WRONG_LAST_SEQUENCE:
-                    break  # one that follows may be stored after another message, and has no entry there
-                raise
+                if error.code != WRONG_LAST_SEQUENCE:
+                    raise
+                rejected = True
+                continue
+            if rejected:
+                strays[sequence] = chunks[index], renew
+                continue
             stored += 1
             if sequence != expected + stored:
                 raise JournalUnusable(
@@ -559,7 +572,7 @@ class NatsJournal:
                 )
             renew()
             window.adapt(time.monotonic() - began)
-        return stored
+        return stored, strays
 
     async def _acknowledged(self, future: asyncio.Future[Any]) -> Any:
         """Returns the answer to a message.
@@ -612,13 +625,16 @@ class NatsJournal:
         except JournalUnavailable:
             pass
 
-    async def _find_append(self, nonces: set[str], last: int, assembler: _ChunkAssembler) -> tuple[int, int]:
+    async def _find_append(
+        self, nonces: set[str], last: int, assembler: _ChunkAssembler, strays: dict[int, _Stray]
+    ) -> tuple[int, int]:
         """Reads what is stored after a sequence.
 
         Args:
             nonces: The nonces of an append.
             last: The sequence, up to which the messages after the one that the append expected at first are known.
             assembler: Has got these messages.
+            strays: Chunks of the append that are known to be stored, by their sequences.
 
         Returns:
             The sequence at which its entry ends, 0 if it is not stored; and the last sequence that is known.
@@ -629,14 +645,23 @@ class NatsJournal:
         state = await self._checked()
         if state["first_seq"] > last + 1:
             raise JournalUnavailable(f"the journal {self._stream!r} was truncated up to {state['first_seq'] - 1}")
-        while (message := await self._message(last + 1)) is not None:
-            last = message.sequence
-            head = self._head(message)
-            if head is not None and head.nonce not in nonces and not head.no_entry:
-                raise Fenced(f"the journal {self._stream!r} has another entry at {last}", max(last, state["last_seq"]))
-            if assembler.add(head, message.data):
+        while True:
+            head: _Head | None
+            data: bytes | memoryview
+            if (stray := strays.get(last + 1)) is not None:
+                last += 1
+                (head, data), renew = stray
+                renew()
+            elif (message := await self._message(last + 1)) is not None:
+                last = message.sequence
+                head, data = self._head(message), message.data
+                if head is not None and head.nonce not in nonces and not head.no_entry:
+                    end = max(last, state["last_seq"])
+                    raise Fenced(f"the journal {self._stream!r} has another entry at {last}", end)
+            else:
+                return 0, last
+            if assembler.add(head, data):
                 return last, last
-        return 0, last
 
     async def _message(self, sequence: int) -> StreamMessage | None:
         """Returns a message; None if the server that answers does not have it."""
@@ -746,6 +771,8 @@ class _Head(NamedTuple):
 
 
 _Chunk: TypeAlias = tuple[_Head, bytes | memoryview]
+#: A chunk that is stored after a message of another append, and what renews the lease if that one has no entry.
+_Stray: TypeAlias = tuple[_Chunk, Callable[[], None]]
 
 
 def _nothing() -> None:

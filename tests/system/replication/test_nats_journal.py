@@ -198,12 +198,12 @@ class TestChunks:
         async def test(journal: NatsJournal) -> None:
             chunks = journal._chunks(self.PAYLOAD, "0")
             assert len(chunks) > 2
-            assert await journal._append(chunks[:stored], 0) == stored
+            assert await journal._append(chunks[:stored], 0) == (stored, {})
             with pytest.raises(Fenced) as caught:
                 await journal.append(b"another", 0)
             assert caught.value.last == stored
             last = await journal.append(b"another", stored)
-            assert await journal._append(chunks[stored:], last) == len(chunks) - stored  # they are late
+            assert await journal._append(chunks[stored:], last) == (len(chunks) - stored, {})  # they are late
             last = await journal.append(self.PAYLOAD, last + len(chunks) - stored)
             assert await entries(journal) == [(stored + 1, b"another"), (last, self.PAYLOAD)]
 
@@ -268,11 +268,11 @@ class TestChunks:
 
             interrupted = 3
             monkeypatch.setattr(journal._connection, "send", send_after_another)
-            assert await journal._append(chunks, 0, sending) == len(reported) == interrupted
+            stored, strays = await journal._append(chunks, 0, sending)
             monkeypatch.undo()
-            async with asyncio.timeout(10):
-                while (await info(journal))["state"]["last_seq"] < interrupted + 2:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)  # the next one was on its way
+            assert stored == len(reported) == interrupted
+            assert strays  # they were on their way
+            assert min(strays) == interrupted + 2
             assert await entries(journal) == []
 
         async def main() -> None:
@@ -280,6 +280,31 @@ class TestChunks:
                 await test(journal, other)
 
         asyncio.run(main())
+
+    def test_a_chunk_that_was_stored_and_rejected_is_found(
+        self, servers: NatsServers, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An old leader of the stream rejects what the new one stores."""
+
+        async def test(journal: NatsJournal) -> None:
+            acknowledged = journal._acknowledged
+            answers: list[Any] = []
+
+            async def reject(future: asyncio.Future[Any]) -> Any:
+                answers.append(await acknowledged(future))
+                if len(answers) == 3:
+                    raise NatsApiError(WRONG_LAST_SEQUENCE, "wrong last sequence: 0")
+                return answers[-1]
+
+            monkeypatch.setattr(nats_connection, "CHUNK_TIME_S", 60.0)
+            monkeypatch.setattr(journal, "_acknowledged", reject)
+            payload = self.PAYLOAD + bytes(100_000)  # one chunk more, which was sent before the third is rejected
+            last = await journal.append(payload, 0)
+            monkeypatch.undo()
+            assert last == len(answers) == 4
+            assert await entries(journal) == [(last, payload)]
+
+        with_journal(servers, "found", test)
 
     def test_a_question_for_the_last_sequence_in_between_does_not_fence(self, servers: NatsServers) -> None:
         async def test(journal: NatsJournal) -> None:
