@@ -95,8 +95,13 @@ def servers(tmp_path: Path) -> Iterator[NatsServers]:
 
 
 @pytest.fixture
-def brokers(tmp_path: Path, servers: NatsServers) -> Iterator[BrokerCluster]:
-    with broker_cluster(tmp_path, servers, "--servers-sync", lease=LEASE_S) as brokers:
+def lease() -> float:
+    return LEASE_S
+
+
+@pytest.fixture
+def brokers(tmp_path: Path, servers: NatsServers, lease: float) -> Iterator[BrokerCluster]:
+    with broker_cluster(tmp_path, servers, "--servers-sync", lease=lease) as brokers:
         yield brokers
 
 
@@ -150,6 +155,7 @@ def test_a_large_message_whose_leader_is_killed_is_stored_once(servers: NatsServ
         assert [message.body for message in client.read("large")] == [body]
 
 
+@pytest.mark.parametrize("lease", [2.0])
 def test_a_large_message_that_is_interrupted_is_stored_once(servers: NatsServers, brokers: BrokerCluster) -> None:
     leader = brokers.leader()
     body = os.urandom(60 * MIB)
