@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import threading
@@ -53,25 +54,36 @@ def pages() -> Iterator[tuple[str, Counter[str]]]:
 
 
 class Load:
-    """A master, and workers that connect to it."""
+    """A master, and workers that connect to it: four users, who read `limit` pages each."""
 
-    def __init__(self, programs: Installed, host: str, port: int) -> None:
+    def __init__(self, programs: Installed, host: str, port: int, limit: int = 20) -> None:
         self._programs = programs
         self._host = host
         self._port = str(port)
+        self._variables = {"LIMIT": str(limit)}
 
     def master(self, face: bool, workers: int, *options: str) -> subprocess.Popen[str]:
-        """Starts a master whose users read for four seconds."""
+        """Starts a master."""
         place = ("--master-bind-host", "127.0.0.1", "--master-bind-port", self._port)
-        run = ("--headless", "-u", "4", "-r", "4", "-t", "4s", "--stop-timeout", "10", "--host", self._host)
+        run = ("--headless", "-u", "4", "-r", "4", "--stop-timeout", "10", "--host", self._host)
         report = ("--json-file", "statistics", "--expect-workers", str(workers))
         kind = options or ("--master",)
-        return self._programs.start("master", *LOCUST, *FILE, *place, *run, *report, *kind, face=face)
+        return self._programs.start(
+            "master", *LOCUST, *FILE, *place, *run, *report, *kind, face=face, **self._variables
+        )
 
     def worker(self, name: str, face: bool, *file: object) -> subprocess.Popen[str]:
         """Starts a worker."""
         place = ("--worker", "--master-host", "127.0.0.1", "--master-port", self._port)
-        return self._programs.start(name, *LOCUST, *map(str, file or FILE), *place, face=face)
+        return self._programs.start(name, *LOCUST, *map(str, file or FILE), *place, face=face, **self._variables)
+
+    def end(self, master: subprocess.Popen[str]) -> None:
+        """Ends the master when it has counted all pages: then it waits for half a second for reports of its workers."""
+        programs = self._programs
+        counted = re.compile(r"Aggregated +80 +40\(")
+        waits.until(lambda: counted.search(programs.text("master")), lambda: programs.text("master"), 90)
+        master.send_signal(signal.SIGTERM)
+        assert master.wait(60) == 1, programs.text("master")  # pages are missing
 
     def statistics(self) -> dict[str, tuple[int, int]]:
         """Returns how many requests the master counted, and how many failed, by page."""
@@ -101,9 +113,10 @@ def test_a_master_and_two_workers(
     waits.until(lambda: pages[1]["/there"] > 10, lambda: programs.text("master"), 60)
     assert library_of(master.pid) == {"omq" if master_face else "libzmq"}
     assert [library_of(one.pid) for one in workers] == [{"omq" if workers_face else "libzmq"}] * 2
-    assert master.wait(60) == 1, programs.text("master")  # pages are missing
+    load.end(master)
+    assert load.statistics() == {"/there": (40, 0), "/missing": (40, 40)}
     assert [one.wait(60) for one in workers] == [0, 0]
-    assert load.statistics() == {"/there": (pages[1]["/there"], 0), "/missing": (pages[1]["/missing"],) * 2}
+    assert pages[1] == {"/there": 40, "/missing": 40}
     assert "Warning" not in programs.text("master") + programs.text("first")
 
 
@@ -111,13 +124,13 @@ def test_users_of_a_worker_that_quits_move_to_the_other(
     installed: Callable[..., Installed], free_port: int, pages: tuple[str, Counter[str]]
 ) -> None:
     programs = installed("locust")
-    load = Load(programs, pages[0], free_port)
-    master = load.master(True, 3, "--master", "-t", "30s")
+    load = Load(programs, pages[0], free_port, limit=1_000_000)
+    master = load.master(True, 3)
     workers = [load.worker(f"worker{number}", True) for number in range(3)]
     waits.until(lambda: pages[1]["/there"] > 10, lambda: programs.text("master"), 60)
     workers[0].send_signal(signal.SIGTERM)
     programs.wait_for_text("master", "quit")
-    assert workers[0].wait(60) == 1  # pages are missing
+    workers[0].wait(60)
     workers[1].kill()
     programs.wait_for_text("master", "failed to send heartbeat, setting state to missing")
     seen = pages[1]["/there"]
@@ -135,5 +148,5 @@ def test_a_master_that_forks_its_workers(
     master = load.master(True, 2, "--processes", "2", "--master-port", str(free_port))
     waits.until(lambda: pages[1]["/there"] > 10, lambda: programs.text("master"), 60)
     assert [library_of(pid) for pid in programs.processes()] == [{"omq"}] * 3
-    assert master.wait(60) == 1, programs.text("master")
-    assert load.statistics() == {"/there": (pages[1]["/there"], 0), "/missing": (pages[1]["/missing"],) * 2}
+    load.end(master)
+    assert pages[1] == {"/there": 40, "/missing": 40}

@@ -1,15 +1,18 @@
-"""Users that read pages: half of them are missing."""
+"""Users that read pages, half of which are missing, until each one has read `LIMIT` pages."""
+
+import os
 
 from locust import HttpUser, constant, task
+
+LIMIT = int(os.environ["LIMIT"])
 
 
 class Reader(HttpUser):
     wait_time = constant(0.01)
+    count = 0
 
     @task
     def read(self):
-        self.client.get("/there")
-
-    @task
-    def read_what_is_missing(self):
-        self.client.get("/missing")
+        if self.count < LIMIT:
+            self.client.get(("/there", "/missing")[self.count % 2])
+            self.count += 1
