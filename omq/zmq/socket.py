@@ -445,7 +445,7 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
             frame = Frame(data, track=track, copy=False)
         release = frame.tracker_event
         if isinstance(release, Release):
-            release.add(self._handle.omq)
+            release.add(self._handle)
         self._pass_on(frame._payload, flags, frame)
         tracker: MessageTracker | None = frame.tracker
         return tracker

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from typing import Any, Final
 
 from omq import errors
+from omq._core.zmq.calls import Handle
 from omq._core.zmq.frame import FrameData
 from omq.unpatched import threading, time
 from omq.zmq.error import NotDone
 
-_FLUSH_INTERVAL_S: Final = 0.02
+_FIRST_NAP_S: Final = 0.001
+_MAX_NAP_S: Final = 0.02
 _FOR_EVER_S: Final = 3600 * 24 * 7
 
 
@@ -20,22 +21,33 @@ class Release(threading.Event):
 
     def __init__(self) -> None:
         super().__init__()
-        self._sockets: list[Any] = []
+        self._handles: list[Handle] = []
 
-    def add(self, socket: Any) -> None:
-        """Notes the omq socket of a send."""
-        self._sockets.append(socket)
+    def add(self, handle: Handle) -> None:
+        """Notes the socket of a send."""
+        if handle not in self._handles:
+            self._handles.append(handle)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until nothing uses the memory; returns whether that is so."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        while not super().wait(max(0.0, min(_FLUSH_INTERVAL_S, deadline - time.monotonic()))):
-            if time.monotonic() >= deadline:
+        nap = _FIRST_NAP_S
+        while not self.is_set():
+            left = min(nap, deadline - time.monotonic())
+            if left <= 0:
                 return False
-            for socket in self._sockets:
-                # An event loop that serves the socket may be the one that waits here.
-                with contextlib.suppress(errors.OmqError):
-                    socket.flush(0)
+            nap = min(2 * nap, _MAX_NAP_S)
+            try:
+                # In slices: another thread may set the event, and an event loop that serves the socket may wait here.
+                if not self._handles:
+                    super().wait(left)
+                elif not self._handles[0].serve_until(self, left):
+                    for handle in self._handles:
+                        handle.omq.flush(0)
+            except errors.SendTimeout:
+                pass
+            except errors.OmqError:  # the socket is closed
+                super().wait(left)
         return True
 
 

@@ -661,15 +661,20 @@ cdef class Connection(Receiver):
         return self._stopped or self.fd < 0 or self._unread() > 0
 
     cdef Py_ssize_t _unread(self) noexcept:
-        """Returns the number of bytes that have arrived and that the owner has not read."""
+        """Returns the number of bytes that have arrived and that the owner has not read; makes the kernel report them.
+
+        A peer that has died within a large frame would have some for ever.
+        """
         cdef ReadAhead read_ahead = self._read_ahead
         cdef bint held = self._reading  # by this thread's read or another's: the background thread is kept out
         cdef Py_ssize_t unread
         if read_ahead is None:
+            set_low_water(self.fd, &self._send_buffer.low_water, 0)
             return unread_bytes(self.fd)
         # Bytes that the background thread moves from the kernel to its memory right now would be in neither count.
         if not held:
             read_ahead.begin()
+        set_low_water(self.fd, &self._send_buffer.low_water, 0)
         unread = unread_bytes(self.fd) + <Py_ssize_t>load(&read_ahead.bytes)
         if not held:
             read_ahead.leave()

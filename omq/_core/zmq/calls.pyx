@@ -4,7 +4,9 @@ A call with its usual arguments goes straight to the omq socket; the classes of 
 """
 
 from omq._core.calls.attempt cimport READY_IN, READY_OUT, TAKE_MANY
+from omq._core.calls.leader cimport BlockedCall
 from omq._core.calls.sync cimport SyncCore
+from omq._core.clock cimport now_ns
 from omq._core.zmq.frame cimport FrameData
 from omq._core.queues.peer cimport RecvQueue
 
@@ -169,6 +171,38 @@ cdef class Handle:
             self._core._put(data, several, None, 0 if flags & DONTWAIT else UNSET)
         except OmqError as error:
             self.fail(error)
+
+    def serve_until(self, event: Any, double timeout) -> bool:
+        """Sends what waits, in this thread, until *event* is set; returns whether it is.
+
+        Args:
+            event: Something that the socket sets, such as the end of a loan.
+            timeout: Seconds.
+
+        Raises:
+            OmqError: The socket is closed, or belongs to the parent process.
+        """
+        cdef SyncCore core = self._core
+        cdef BlockedCall blocked_call = None
+        cdef long long deadline = now_ns() + <long long>(timeout * 1e9)
+        cdef bint in_time = True
+        core._enter()
+        try:
+            core.send_queue.flush_pending()
+            core.looks += 1
+            core.poller.serve()
+            try:
+                while in_time and not core.closed and not event.is_set():
+                    if blocked_call is None:
+                        blocked_call = BlockedCall(core)
+                        core.writable.enter(blocked_call)
+                    in_time = core._sleep(blocked_call, deadline)
+            finally:
+                if blocked_call is not None:
+                    core._stand_up(core.writable, blocked_call)
+        finally:
+            core._leave()
+        return event.is_set()
 
     def send_message(self, data: object, int flags) -> None:
         """Sends a message: `bytes` or another buffer, or a list or tuple of parts."""

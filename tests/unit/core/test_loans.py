@@ -51,7 +51,7 @@ async def test_a_small_part_is_copied(size: int) -> None:
 
 @pytest.mark.parametrize("size", [4097, 70_000, SIZE])
 async def test_a_large_part_is_not_copied(size: int) -> None:
-    """What the program changes too early shows: that is how it finds that it has not waited."""
+    """A change before the end of the loan shows on the other side."""
     with Driven() as core:
         other = core.link(buffer=8192)
         await core.send(bytes(100_000))  # the kernel is full

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 
 import omq.zmq as zmq
 import omq.zmq.asyncio as zmq_asyncio
-from tests.unit.core.test_waiting import peer
+from omq.errors import ClosedError
+from tests.unit.core.test_waiting import peer, read
 
 PairOf = Callable[[int, int], tuple[Any, Any]]
 
@@ -72,7 +74,7 @@ def test_a_tracker_shows_without_a_call_of_the_socket(pair_of: PairOf) -> None:
 
 
 def test_buffers_may_be_used_again_in_turn(pair_of: PairOf) -> None:
-    """As vLLM does: a buffer is taken back once its tracker is done, and may then get another size."""
+    """Takes a buffer back once its tracker is done, as vLLM does; the buffer may then get another size."""
     dealer, router = pair_of(zmq.DEALER, zmq.ROUTER)
     dealer.send(b"ready")
     identity, _ = router.recv_multipart()
@@ -115,6 +117,7 @@ def test_memory_is_free_after_close_without_linger(context: zmq.Context[Any], fr
     push.close(linger=0)
     for tracker in trackers:
         tracker.wait(10)
+        assert tracker.done
 
 
 def test_memory_is_free_after_the_connection_has_ended(context: zmq.Context[Any]) -> None:
@@ -133,6 +136,25 @@ def test_memory_is_free_after_the_connection_has_ended(context: zmq.Context[Any]
         assert not second.done
     push.close()
     second.wait(10)
+
+
+def test_a_wait_sends_in_its_own_thread(context: zmq.Context[Any]) -> None:
+    """Otherwise each message would wait until the I/O thread notices that the program does not come back."""
+    push = context.socket(zmq.PUSH)
+    push.linger = 0
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10)
+        push.connect(f"tcp://127.0.0.1:{server.getsockname()[1]}")
+        with peer(server) as connection:
+            (event,) = push.send(bytearray(LARGE), copy=False, track=True).events
+            assert not push._handle.serve_until(event, 0.01)
+            reader = threading.Thread(target=read, args=([connection], LARGE))
+            reader.start()
+            assert push._handle.serve_until(event, 10)
+            reader.join()
+    push.close()
+    with pytest.raises(ClosedError):
+        push._handle.serve_until(event, 0)
 
 
 def test_a_part_that_waits_for_others_is_a_copy(pair_of: PairOf) -> None:
