@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
@@ -16,37 +15,16 @@ from omq.broker.errors import BrokerError, TopicError
 from omq.broker.protocol import check_name
 from omq.broker.start_time import start_time
 from omq.cli.errors import errors_of_command
-from omq.cli.parameters import FILE, FiniteFloat
+from omq.cli.key_options import key_option, read_user
+from omq.cli.parameters import FiniteFloat
 from omq.errors import EndpointError, UsageError
-from omq.keyfiles import read_public_key, read_secret_key, read_users
+from omq.keyfiles import read_public_key, read_secret_key
 
 DEFAULT_TIMEOUT_S: Final = 30.0
 MAX_ID_DIGITS: Final = 19  # such an id has 64 bits
 START_WORDS: Final = ("latest", "earliest")
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def key_option(
-    name: str, argument: str, read: Callable[[Path], Any], text: str, variable: str | None = None
-) -> Callable[[_F], _F]:
-    """Returns an option that takes a file and passes its parsed content to the command.
-
-    Args:
-        name: The option.
-        argument: The argument of the command.
-        read: Parses the file; raises `UsageError` if its content is not valid.
-        text: The help text.
-        variable: The environment variable that is read without the option; `None` for none.
-    """
-
-    def callback(ctx: click.Context, param: click.Parameter, value: Path | None) -> Any:
-        try:
-            return None if value is None else read(value)
-        except UsageError as fault:
-            raise click.BadParameter(str(fault).partition(" = ")[2], ctx, param) from None
-
-    return click.option(name, argument, type=FILE, callback=callback, help=text, envvar=variable)
 
 
 def read_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -66,18 +44,6 @@ def read_broker(ctx: click.Context, param: click.Parameter, value: str) -> tuple
         except EndpointError as fault:
             raise click.BadParameter(str(fault), ctx, param) from None
     return endpoints
-
-
-def read_user(path: Path) -> omq.PlainClient:
-    """Returns the client security of a file with one line `name:password`.
-
-    Raises:
-        UsageError: The content of the file is not valid.
-    """
-    users = read_users(path)
-    if len(users) != 1:
-        raise UsageError(f"broker_user_file = {path}: must have one line name:password, not {len(users)}")
-    return omq.PlainClient(*next(iter(users.items())))
 
 
 def broker_options(function: _F) -> _F:

@@ -13,8 +13,9 @@ from omq.asyncio.broker import Client
 from omq.broker.errors import BrokerError
 from omq.broker.ingest import DEFAULT_IN_FLIGHT_BYTES, Ingest
 from omq.broker.protocol import MAX_BODY_BYTES
-from omq.cli.client_options import broker_options, broker_security, key_option, read_name
+from omq.cli.client_options import broker_options, broker_security, read_name
 from omq.cli.errors import errors_of_command
+from omq.cli.key_options import key_option, socket_security
 from omq.cli.parameters import LEVELS, NonEmptyPath, log_format_option, read_http, read_ready_file
 from omq.errors import UsageError
 from omq.keyfiles import read_keys, read_public_key, read_secret_key
@@ -33,25 +34,6 @@ TYPES: Final[dict[str, Callable[..., omq.Socket]]] = {
     "DISH": omq.DISH,
 }
 MIN_IN_FLIGHT_BYTES: Final = 64 << 10
-
-
-def socket_security(
-    secret_key: bytes | None, authorized_keys: frozenset[bytes] | None, server_key: bytes | None
-) -> omq.CurveServer | omq.CurveClient | None:
-    """Returns the security of the socket towards its peers; `None` without any.
-
-    Raises:
-        UsageError: The options do not go together.
-    """
-    if server_key is not None:
-        if authorized_keys is not None:
-            raise UsageError(
-                "--curve-authorized-keys-file does not go with --curve-server-key-file: one side is the server"
-            )
-        return omq.CurveClient(server_key, secret_key=secret_key)
-    if authorized_keys is not None and secret_key is None:
-        raise UsageError("--curve-authorized-keys-file needs --curve-secret-key-file")
-    return None if secret_key is None else omq.CurveServer(secret_key, authorized_keys)
 
 
 def open_socket(name: str, subscribe: tuple[str, ...], join: tuple[str, ...], **options: Any) -> omq.Socket:

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -14,10 +14,10 @@ from omq.broker.start_time import describe_time
 from omq.broker.types import DurableInfo, GroupInfo, Message, TopicInfo
 from omq.cli.errors import echo
 from omq.cli.store import message_row
+from omq.cli.tables import COLUMN_GAP, print_aligned
 
 Row = TopicInfo | DurableInfo | GroupInfo
 _F = TypeVar("_F", bound=Callable[..., Any])
-COLUMN_GAP: Final = "  "
 
 
 def json_option(function: _F) -> _F:
@@ -65,13 +65,9 @@ def print_table(kind: type[Row], rows: Sequence[Row], as_json: bool) -> None:
         print_json([asdict(row) for row in rows])
         return
     names = [field.name for field in fields(kind)]
-    columns = [[name.upper(), *(text_of(getattr(row, name)) for row in rows)] for name in names]
+    cells = [[text_of(getattr(row, name)) for name in names] for row in rows]
     is_number = [bool(rows) and type(getattr(rows[0], name)) is int for name in names]
-    widths = [max(map(len, column)) for column in columns]
-    for line in zip(*columns, strict=True):
-        cells = zip(line, widths, is_number, strict=True)
-        padded = (text.rjust(width) if right else text.ljust(width) for text, width, right in cells)
-        echo(COLUMN_GAP.join(padded).rstrip())
+    print_aligned([name.upper() for name in names], cells, is_number)
 
 
 def print_fields(row: Row, as_json: bool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, BinaryIO, Final
@@ -28,10 +27,10 @@ from omq.cli.client_options import (
     read_name,
     read_start,
 )
+from omq.cli.lines import lines_of
 from omq.cli.parameters import sigterm_interrupts
 from omq.cli.report import confirm, json_option, print_fields, print_message, print_result, print_table, yes_option
 
-READ_BYTES: Final = 1 << 20  # of lines that are published together
 DEFAULT_PEEK_MESSAGES: Final = 10
 MAX_HEADER_NAME_BYTES: Final = 65_535
 NO_VALUE: Final = "none"  # removes a setting
@@ -266,19 +265,6 @@ def publish_lines(
             raise type(error)(f"{error}; before that, {count} messages were published") from error
         count, first, last = count + len(ids), first or ids[0], ids[-1]
     return count, first, last
-
-
-def lines_of(source: BinaryIO) -> Iterator[list[bytes]]:
-    """Yields lists of lines without their line breaks, as they arrive. The last one may lack its line break."""
-    parts: list[bytes] = []  # of a line whose end has not arrived
-    while chunk := source.read1(READ_BYTES):  # type: ignore[attr-defined]
-        lines, mark, rest = chunk.rpartition(b"\n")
-        if mark:
-            yield b"".join((*parts, lines)).split(b"\n")
-            parts = []
-        parts.append(rest)
-    if last := b"".join(parts):
-        yield [last]
 
 
 @topic.command()

@@ -179,32 +179,6 @@ def test_a_position_is_a_word_an_id_or_a_time(text: str, found: object) -> None:
         assert parameters_of("peek", "t", "--start", text)["start"] == found
 
 
-class Arriving(io.BytesIO):
-    """A pipe in which the parts arrive one after the other."""
-
-    def __init__(self, *parts: bytes) -> None:
-        super().__init__()
-        self._parts = list(parts)
-
-    def read1(self, size: int | None = -1, /) -> bytes:
-        return self._parts.pop(0) if self._parts else b""
-
-
-@pytest.mark.parametrize(
-    ("parts", "lines"),
-    [
-        ((), []),
-        ((b"a\n",), [[b"a"]]),
-        ((b"a\nb\n\n",), [[b"a", b"b", b""]]),
-        ((b"a\r\n", b"b"), [[b"a\r"], [b"b"]]),
-        ((b"a", b"b", b"c\nd", b"e"), [[b"abc"], [b"de"]]),
-        ((b"a", b"\n"), [[b"a"]]),
-    ],
-)
-def test_lines_are_published_as_they_arrive(parts: tuple[bytes, ...], lines: list[list[bytes]]) -> None:
-    assert list(topic.lines_of(Arriving(*parts))) == lines
-
-
 def test_a_body_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic, "MAX_BODY_BYTES", 3)
     assert topic.read_body(io.BytesIO(b"abc")) == b"abc"
