@@ -6,11 +6,13 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 import click
+import pytest
 from click.testing import CliRunner
 
 import omq.cli
 from omq import __version__
 from omq.cli.main import COMMANDS, main
+from omq.cli.sockets.table import SOCKETS
 
 
 def test_version_and_commands() -> None:
@@ -22,7 +24,14 @@ def test_version_and_commands() -> None:
 def test_each_module_of_a_command_is_listed() -> None:
     names = [module.name for module in iter_modules(omq.cli.__path__) if module.name != "main"]
     found = {name for name in names if isinstance(getattr(import_module(f"omq.cli.{name}"), name, None), click.Command)}
-    assert found == set(COMMANDS)
+    assert found == set(COMMANDS) - set(SOCKETS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_text_of_a_command_is_the_first_sentence_of_its_help(name: str) -> None:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    assert f"{command.get_short_help_str(200)}.".replace("..", ".") == COMMANDS[name]
 
 
 def test_a_command_is_imported_when_it_is_asked_for() -> None:
@@ -33,4 +42,13 @@ def test_a_command_is_imported_when_it_is_asked_for() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     loaded = set(done.stdout.split())
     assert "omq.cli.gobyd" in loaded
-    assert not loaded & {"omq.cli.broker", "omq.cli.pzq", "omq.cli.topic"}
+    assert not loaded & {"omq.cli.broker", "omq.cli.pzq", "omq.cli.topic", "omq.cli.sockets.command"}
+
+
+@pytest.mark.parametrize("words", [("push", "--help"), ("--help",), ("ping", "--help")])
+def test_the_command_of_a_socket_starts_without_the_systems(words: tuple[str, ...]) -> None:
+    code = f"import sys; from omq.cli.main import main; main({words}, standalone_mode=False); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    loaded = set(done.stdout.split())
+    late = ("omq.asyncio", "omq.broker", "omq.pzq", "omq.goby", "rich.console", "msgpack")
+    assert not loaded & set(late)
