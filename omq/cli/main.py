@@ -18,6 +18,9 @@ from omq.cli.sockets.table import SOCKETS
 #: The commands with the first sentence of their help, by section.
 SECTIONS: Final[dict[str, dict[str, str]]] = {
     "Sockets": {name: row.text for name, row in SOCKETS.items()},
+    "Tools": {
+        "keygen": "Write a new CURVE key pair: FILE for the public key, and FILE_secret for the secret one.",
+    },
     "Servers": {
         "broker": "Serve topics that persist, replay, and lose nothing that was acknowledged.",
         "gobyd": "Run the daemon of a Goby bus.",

@@ -1,0 +1,36 @@
+"""`omq keygen`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import omq
+from omq.keyfiles import read_public_key, read_secret_key
+from tests.system.cli.command_process import failed, run, start
+
+
+def test_a_key_pair_is_written_as_key_files_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "server.key"
+    assert run("keygen", path, "--metadata", "name=a server").decode() == f"{path}\n{path}_secret\n"
+    secret = read_secret_key(Path(f"{path}_secret"))
+    assert omq.curve_public(secret) == read_public_key(path)
+    assert Path(f"{path}_secret").stat().st_mode & 0o777 == 0o600
+    assert omq.load_certificate(path).metadata == {"name": "a server"}
+
+
+def test_existing_keys_are_kept_without_force(tmp_path: Path) -> None:
+    path = tmp_path / "server.key"
+    run("keygen", path)
+    before = path.read_bytes()
+    assert f"{path}: exists already" in failed(start("keygen", path))
+    path.unlink()
+    assert f"{path}_secret: exists already" in failed(start("keygen", path))
+    assert not path.exists()
+    run("keygen", path, "--force")
+    assert path.read_bytes() != before
+
+
+def test_arguments_that_are_not_valid_are_named(tmp_path: Path) -> None:
+    assert "NAME=VALUE" in failed(start("keygen", tmp_path / "k", "--metadata", "name"), 2)
+    assert "metadata" in failed(start("keygen", tmp_path / "k", "--metadata", 'a="'), 2)
+    assert "No such file" in failed(start("keygen", tmp_path / "nowhere" / "k"))
