@@ -20,6 +20,8 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
     "Sockets": {name: row.text for name, row in SOCKETS.items()},
     "Tools": {
         "keygen": "Write a new CURVE key pair: FILE for the public key, and FILE_secret for the secret one.",
+        "monitor": "Open a socket of a TYPE, such as pull, and print the events of its connections until SIGINT or "
+        "SIGTERM.",
     },
     "Servers": {
         "broker": "Serve topics that persist, replay, and lose nothing that was acknowledged.",
