@@ -22,6 +22,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "keygen": "Write a new CURVE key pair: FILE for the public key, and FILE_secret for the secret one.",
         "monitor": "Open a socket of a TYPE, such as pull, and print the events of its connections until SIGINT or "
         "SIGTERM.",
+        "ping": "Measure round trips to a REP socket at ENDPOINT that replies to everything.",
     },
     "Servers": {
         "broker": "Serve topics that persist, replay, and lose nothing that was acknowledged.",
