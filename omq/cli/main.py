@@ -23,6 +23,8 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "monitor": "Open a socket of a TYPE, such as pull, and print the events of its connections until SIGINT or "
         "SIGTERM.",
         "ping": "Measure round trips to a REP socket at ENDPOINT that replies to everything.",
+        "proxy": "Forward messages between two sockets of the types FRONTEND and BACKEND, such as xsub and xpub, until "
+        "a signal.",
     },
     "Servers": {
         "broker": "Serve topics that persist, replay, and lose nothing that was acknowledged.",
