@@ -25,6 +25,8 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "ping": "Measure round trips to a REP socket at ENDPOINT that replies to everything.",
         "proxy": "Forward messages between two sockets of the types FRONTEND and BACKEND, such as xsub and xpub, until "
         "a signal.",
+        "record": "Write the messages of a feed to FILE with the time of each, until SIGINT or SIGTERM.",
+        "replay": "Send the messages of FILE, which `omq record` has written, with the times between them.",
     },
     "Servers": {
         "broker": "Serve topics that persist, replay, and lose nothing that was acknowledged.",
