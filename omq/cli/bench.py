@@ -1,0 +1,327 @@
+"""`omq bench`: measures messages a second and round trips between two processes, next to pyzmq."""
+
+from __future__ import annotations
+
+import json
+import re
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import Any, Final, Self
+
+import click
+
+from omq.cli.bar_chart import BarChart, svg
+from omq.cli.errors import echo, errors_of_command
+from omq.cli.examples import ExampleCommand
+from omq.cli.parameters import FiniteFloat, NonEmptyPath, sigterm_interrupts
+from omq.cli.percentiles import percentile
+from omq.cli.sockets.options import note
+from omq.cli.tables import print_framed
+
+EXAMPLE: Final = "omq bench --pattern push-pull --size 128 --seconds 0.1 --rounds 1 --plot bench.svg"
+#: The roles of each pattern: the first one binds, the second one has the burst's messages.
+PATTERNS: Final = {"push-pull": ("pull", "push"), "pub-sub": ("pub", "sub"), "req-rep": ("rep", "req")}
+LIBRARIES: Final = {"omq": "omq", "pyzmq": "zmq"}  # with the module that must be there
+TRANSPORTS: Final = ("tcp", "ipc")
+DEFAULT_SIZES: Final = ("128", "16KiB")
+UNITS: Final = {"": 0, "B": 0, "K": 10, "KIB": 10, "M": 20, "MIB": 20}
+ANSWER_TIMEOUT_S: Final = 30.0
+MIN_BURST_S: Final = 0.1  # of a burst whose rate counts
+FIRST_MESSAGES: Final = 200
+FIRST_LARGE_MESSAGES: Final = 10
+LARGE_BYTES: Final = 64 << 10
+
+#: The figures of a run.
+Figures = dict[str, float]
+
+
+def read_sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
+    """Parses the values of `--size`."""
+    return tuple(size_of(value, ctx, param) for value in values)
+
+
+def size_of(text: str, ctx: click.Context, param: click.Parameter) -> int:
+    """Parses bytes, such as 128, 16KiB or 1MiB."""
+    found = re.fullmatch(r"(\d{1,10})\s*([A-Z]*)", text.upper())
+    if found is None or found[2] not in UNITS or not int(found[1]):
+        raise click.BadParameter(f"{text!r}: must be bytes such as 128, 16KiB or 1MiB", ctx, param)
+    return int(found[1]) << UNITS[found[2]]
+
+
+class WorkerProcess:
+    """A process of `omq.cli.bench_worker`.
+
+    Args:
+        library: `omq` or `pyzmq`.
+        role: Its role.
+        endpoint: Its endpoint.
+        size: Bytes of a message.
+    """
+
+    def __init__(self, library: str, role: str, endpoint: str, size: int) -> None:
+        self._name = f"{library} {role}"
+        self._buffer = b""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "omq.cli.bench_worker", library, role, endpoint, str(size)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,  # Ctrl-C is for the command, which ends its processes
+        )
+
+    def order(self, count: int) -> None:
+        """Orders a burst.
+
+        Raises:
+            ClickException: The process has ended.
+        """
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(b"%d\n" % count)
+        except OSError:
+            raise click.ClickException(f"{self._name}: the process has ended") from None
+
+    def result(self) -> Any:
+        """Waits for the next result.
+
+        Raises:
+            ClickException: The process has ended, or does not answer.
+        """
+        assert self._process.stdout is not None
+        end = time.monotonic() + ANSWER_TIMEOUT_S
+        while b"\n" not in self._buffer:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
+                raise click.ClickException(f"{self._name}: no result within {ANSWER_TIMEOUT_S:g} s")
+            chunk = self._process.stdout.read(1 << 20)
+            if not chunk:
+                raise click.ClickException(f"{self._name}: the process has ended")
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return json.loads(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+@contextmanager
+def address(transport: str) -> Iterator[str]:
+    """Yields a free endpoint."""
+    if transport == "tcp":
+        yield "tcp://127.0.0.1:*"
+        return
+    folder = tempfile.mkdtemp(prefix="omq-bench-")
+    try:
+        yield f"ipc://{folder}/socket"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def calibrated(burst: Callable[[int], float], seconds: float, first: int) -> tuple[int, float]:
+    """Runs growing bursts until one is long enough to give the rate, then one of about `seconds`.
+
+    Args:
+        burst: Moves that many messages and returns the seconds.
+        seconds: How long the last burst should take.
+        first: The size of the first burst.
+
+    Returns:
+        The size of the last burst and the seconds that it took.
+    """
+    count, took = first, burst(first)
+    while took < MIN_BURST_S:
+        count = int(count * min(20.0, max(2.0, 1.5 * MIN_BURST_S / max(took, 1e-6))))
+        took = burst(count)
+    count = max(first, int(count * seconds / took))
+    return count, burst(count)
+
+
+def measure(library: str, pattern: str, transport: str, size: int, seconds: float) -> Figures:
+    """Measures a library once with two fresh processes."""
+    binder, dialler = PATTERNS[pattern]
+    with address(transport) as endpoint, ExitStack() as stack:
+        bound = stack.enter_context(WorkerProcess(library, binder, endpoint, size))
+        dialled = stack.enter_context(WorkerProcess(library, dialler, bound.result(), size))
+        first = FIRST_LARGE_MESSAGES if size >= LARGE_BYTES else FIRST_MESSAGES
+        if pattern == "req-rep":
+            return round_trips(dialled, seconds, first)
+        sender, receiver = (bound, dialled) if pattern == "pub-sub" else (dialled, bound)
+        return throughput(sender, receiver, size, seconds, first)
+
+
+def throughput(sender: WorkerProcess, receiver: WorkerProcess, size: int, seconds: float, first: int) -> Figures:
+    """Times a burst on the receiver, from its first message to its last."""
+
+    def burst(count: int) -> float:
+        receiver.order(count)
+        receiver.result()
+        sender.order(count)
+        return float(receiver.result())
+
+    count, took = calibrated(burst, seconds, first)
+    rate = (count - 1) / took
+    return {"rate": rate, "megabytes": rate * size / 1e6}
+
+
+def round_trips(requester: WorkerProcess, seconds: float, first: int) -> Figures:
+    """Times each round trip of a burst, in microseconds."""
+    trips: list[int] = []
+
+    def burst(count: int) -> float:
+        requester.order(count)
+        trips[:] = requester.result()
+        return sum(trips) / 1e9
+
+    calibrated(burst, seconds, first)
+    ordered = sorted(trips)
+    return {"p50": percentile(ordered, 50) / 1e3, "p99": percentile(ordered, 99) / 1e3}
+
+
+def medians(samples: list[Figures]) -> Figures:
+    """Returns the median of each figure."""
+    return {name: median(sample[name] for sample in samples) for name in samples[0]}
+
+
+def size_text(size: int) -> str:
+    """Returns a size as text: `128 B`, `16 KiB`, `1 MiB`."""
+    for unit, scale in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= scale and size % scale == 0:
+            return f"{size // scale} {unit}"
+    return f"{size} B"
+
+
+@click.command(cls=ExampleCommand, example=EXAMPLE)
+@click.option(
+    "--pattern", "patterns", type=click.Choice([*PATTERNS]), multiple=True, help="May be repeated. Default: all three."
+)
+@click.option(
+    "--transport", "transports", type=click.Choice(TRANSPORTS), multiple=True, default=TRANSPORTS[:1], show_default=True
+)
+@click.option(
+    "--size",
+    "sizes",
+    callback=read_sizes,
+    multiple=True,
+    default=DEFAULT_SIZES,
+    metavar="BYTES",
+    help="Bytes of a message, such as 128 or 16KiB; may be repeated. Default: 128 and 16KiB.",
+)
+@click.option(
+    "--library",
+    "libraries",
+    type=click.Choice([*LIBRARIES]),
+    multiple=True,
+    help="May be repeated. Default: omq, and pyzmq if it is installed.",
+)
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Runs of each; medians count.")
+@click.option(
+    "--seconds", type=FiniteFloat(0, min_open=True), default=1.0, show_default=True, help="Seconds of a measured burst."
+)
+@click.option(
+    "--plot",
+    type=NonEmptyPath(dir_okay=False, path_type=Path),
+    metavar="FILE.svg",
+    help="Write bar charts as SVG.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, with every round.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not report the progress on standard error.")
+def bench(
+    patterns: tuple[str, ...],
+    transports: tuple[str, ...],
+    sizes: tuple[int, ...],
+    libraries: tuple[str, ...],
+    rounds: int,
+    seconds: float,
+    plot: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Measure blocking sockets between two processes of this machine, next to pyzmq if it is installed.
+
+    push-pull and pub-sub measure messages a second, req-rep round trips in microseconds. Libraries take turns, round
+    by round. Compare figures of one run only, on a machine that is otherwise idle.
+    """
+    for library in libraries:
+        if find_spec(LIBRARIES[library]) is None:
+            raise click.BadParameter(f"{library} is not installed: pip install {library}", param_hint="'--library'")
+    chosen = libraries or tuple(name for name, module in LIBRARIES.items() if find_spec(module) is not None)
+    cases = [(name, one, size) for name in patterns or PATTERNS for one in transports for size in sizes]
+    results: dict[tuple[str, str, int], dict[str, list[Figures]]] = {}
+    with errors_of_command("the command", "cli"), sigterm_interrupts():
+        for case in cases:
+            found: dict[str, list[Figures]] = {library: [] for library in chosen}
+            for number in range(rounds):
+                for library in chosen:
+                    if not quiet and sys.stderr is not None and sys.stderr.isatty():
+                        note(f"{_label(case)}: {library}, round {number + 1} of {rounds}")
+                    found[library].append(measure(library, *case, seconds))
+            results[case] = found
+            if as_json:
+                for library, samples in found.items():
+                    names = dict(zip(("pattern", "transport", "size"), case, strict=True))
+                    echo(json.dumps({**names, "library": library, **medians(samples), "rounds": samples}))
+        if not as_json:
+            print_tables(results)
+        if plot is not None:
+            plot.write_text(svg(charts(results, chosen)), encoding="utf-8")
+
+
+#: The results of a case by library.
+Results = dict[tuple[str, str, int], dict[str, list[Figures]]]
+
+
+def _label(case: tuple[str, str, int]) -> str:
+    pattern, transport, size = case
+    return f"{pattern} {transport} {size_text(size)}"
+
+
+def print_tables(results: Results) -> None:
+    """Prints a table of rates, and one of round trips."""
+    for title, keys, heads in (
+        ("Throughput", ("rate", "megabytes"), ("messages/s", "MB/s")),
+        ("Round trips", ("p50", "p99"), ("p50 us", "p99 us")),
+    ):
+        rows = []
+        for case, found in results.items():
+            if keys[0] not in next(iter(found.values()))[0]:
+                continue
+            ours = medians(found["omq"]) if "omq" in found else None
+            for library, samples in found.items():
+                figures = medians(samples)
+                ratio = "" if ours is None else f"{ours[keys[0]] / figures[keys[0]]:.2f}"
+                values = [f"{figures[key]:,.0f}" if key == "rate" else f"{figures[key]:,.1f}" for key in keys]
+                rows.append((case[0], case[1], size_text(case[2]), library, *values, ratio))
+        if rows:
+            head = ("pattern", "transport", "size", "library", *heads, "omq / it")
+            print_framed(title, head, rows, (False, False, True, False, True, True, True))
+
+
+def charts(results: Results, libraries: tuple[str, ...]) -> list[BarChart]:
+    """Returns the bar charts of the figures."""
+    found = []
+    for title, key in (("Messages a second", "rate"), ("Round trip p50, microseconds", "p50")):
+        groups = [
+            (_label(case), [medians(samples[library])[key] for library in libraries])
+            for case, samples in results.items()
+            if key in samples[libraries[0]][0]
+        ]
+        if groups:
+            found.append(BarChart(title, libraries, groups))
+    return found
