@@ -28,6 +28,7 @@ OPTIONAL: Final = {
     "pyarrow": "pyarrow",
     "pyomq": "pyomq",
     "pyspark": "pyspark",
+    "scapy": "scapy",
     "selenium": "selenium",
     "sphinx": "sphinx",
     "sphinxcontrib": "sphinxcontrib-mermaid",

@@ -41,6 +41,10 @@ def test_the_example_of_a_command_runs(name: str, tmp_path: Path) -> None:
     found = command(name)
     assert isinstance(found, ExampleCommand), f"omq {name} has no example"
     text = script(found.example)
+    if "capture.pcap" in text:
+        from tests.system.cli.capture import push_pull, wrpcap  # needs scapy
+
+        wrpcap(str(tmp_path / "capture.pcap"), push_pull([b"hello"]))
     with ExitStack() as stack:
         for port in PORTS:
             if port in text:
