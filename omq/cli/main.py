@@ -20,6 +20,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
     "Sockets": {name: row.text for name, row in SOCKETS.items()},
     "Tools": {
         "bench": "Measure blocking sockets between two processes of this machine, next to pyzmq if it is installed.",
+        "completion": "Print the script that completes commands and options of omq in a SHELL.",
         "keygen": "Write a new CURVE key pair: FILE for the public key, and FILE_secret for the secret one.",
         "monitor": "Open a socket of a TYPE, such as pull, and print the events of its connections until SIGINT or "
         "SIGTERM.",
