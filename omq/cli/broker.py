@@ -68,6 +68,14 @@ FIXED_SETTINGS: Final[dict[str, Callable[[Config], object]]] = {
     "[cluster]": lambda config: config.cluster,
 }
 
+EXAMPLE: Final = """\
+omq broker data --bind tcp://127.0.0.1:5555 --topic prices:broadcast:weak &
+broker=$!
+export OMQ_BROKER=tcp://127.0.0.1:5555
+omq topic publish prices 'AAPL 189.95'
+omq topic peek prices
+kill $broker"""
+
 
 def read_topics(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[TopicSpec, ...]:
     """Parses the values of `--topic`."""
@@ -294,7 +302,7 @@ def log_warnings(config: Config) -> None:
         )
 
 
-@click.command(cls=CommandWithSubcommands)
+@click.command(cls=CommandWithSubcommands, example=EXAMPLE)
 @click.argument("directory", metavar="[DIR]", required=False, type=DIRECTORY)
 @click.option("--bind", multiple=True, metavar="ENDPOINT", help="Endpoint for ZeroMQ clients; may be repeated.")
 @click.option("--sexp", metavar="tcp://HOST:PORT", help="Endpoint for S-expression clients.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -11,10 +11,18 @@ from omq.broker import Client
 from omq.broker.errors import Overrun, TopicError
 from omq.broker.types import DurableInfo
 from omq.cli.client_options import NAME, START_METAVAR, TOPIC, client_of, client_options, read_start
+from omq.cli.examples import ExampleGroup
 from omq.cli.report import confirm, json_option, print_fields, print_result, print_table, yes_option
 
+EXAMPLE: Final = """\
+omq broker data --bind tcp://127.0.0.1:5555 --topic prices:broadcast:weak &
+broker=$!
+export OMQ_BROKER=tcp://127.0.0.1:5555
+omq durable ls prices
+kill $broker"""
 
-@click.group()
+
+@click.group(cls=ExampleGroup, example=EXAMPLE)
 def durable() -> None:
     """Administer the durable subscriptions of a running broker."""
 

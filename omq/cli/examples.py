@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import click
+
+BREAK: Final = "\\"  # continues a line
 
 
 class ExampleCommand(click.Command):
@@ -26,8 +28,16 @@ class ExampleCommand(click.Command):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_epilog(ctx, formatter)
         with formatter.section("Example"):
-            for line in self.example.splitlines():
-                formatter.write(f"{'':{formatter.current_indent}}$ {line}\n")
+            for line in shown(self.example):
+                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+
+def shown(example: str) -> list[str]:
+    """Returns the lines of an example as on a terminal, with a prompt."""
+    lines = example.splitlines()
+    return [
+        f"{'>' if before.endswith(BREAK) else '$'} {line}" for before, line in zip(["", *lines], lines, strict=False)
+    ]
 
 
 class ExampleGroup(ExampleCommand, click.Group):

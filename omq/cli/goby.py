@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from omq.cli.errors import echo, errors_of_command
+from omq.cli.examples import ExampleGroup
 from omq.cli.gobyd import OPTIONS
 from omq.cli.parameters import LEVELS, FiniteFloat, log_format_option
 from omq.cli.report import printable
@@ -39,6 +40,12 @@ MAX_SHOWN_CHARACTERS: Final = 160  # of a payload
 MAX_EARLY_S: Final = 0.001  # by which a publication may be early
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+EXAMPLE: Final = """\
+omq gobyd --platform demo --transport tcp --bind-address 127.0.0.1 --tcp-port 5555 --health-interval 1 &
+gobyd=$!
+omq goby sniff --platform demo --transport tcp --tcp-port 5555 --count 1
+kill $gobyd"""
 
 
 def portal_options(name: str) -> Callable[[_F], _F]:
@@ -129,7 +136,7 @@ def until_signal() -> threading.Event:
     return ended
 
 
-@click.group()
+@click.group(cls=ExampleGroup, example=EXAMPLE)
 def goby() -> None:
     """Record, replay and watch a Goby bus (`omq gobyd`, or Goby's own)."""
 

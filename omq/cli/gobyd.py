@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from omq.cli.errors import errors_of_command
+from omq.cli.examples import ExampleCommand
 from omq.cli.parameters import FILE, LEVELS, FiniteFloat, NonEmptyPath, log_format_option, read_ready_file
 from omq.serving.descriptors import raise_descriptor_limit
 from omq.serving.log import log_to_stderr
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 LOG: Final = logging.getLogger("omq.goby")
 #: Options whose names differ from their arguments.
 OPTIONS: Final = {"port": "--tcp-port", "required_clients": "--required-client"}
+
+EXAMPLE: Final = """\
+omq gobyd --platform demo --transport tcp --bind-address 127.0.0.1 --tcp-port 5555 --health-interval 1 &
+gobyd=$!
+omq goby sniff --platform demo --transport tcp --tcp-port 5555 --count 1
+kill $gobyd"""
 
 
 class DaemonServer:
@@ -55,7 +62,7 @@ def verbosity(daemon_config: Any) -> str:
     return {1: "error", 2: "warning", 4: "info"}.get(glog.tty_verbosity, "debug")
 
 
-@click.command()
+@click.command(cls=ExampleCommand, example=EXAMPLE)
 @click.option("--platform", help="The platform's name.  [default: default_goby_platform]")
 @click.option("--transport", type=click.Choice(["ipc", "tcp"]), help="How clients connect.  [default: ipc]")
 @click.option(

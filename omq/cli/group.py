@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from omq.broker.errors import TopicError
 from omq.broker.types import GroupInfo
 from omq.cli.client_options import NAME, START_METAVAR, TOPIC, client_of, client_options, read_start
+from omq.cli.examples import ExampleGroup
 from omq.cli.report import confirm, json_option, print_fields, print_result, print_table, yes_option
 
+EXAMPLE: Final = """\
+omq broker data --bind tcp://127.0.0.1:5555 --topic prices:broadcast:weak &
+broker=$!
+export OMQ_BROKER=tcp://127.0.0.1:5555
+omq group ls prices
+kill $broker"""
 
-@click.group()
+
+@click.group(cls=ExampleGroup, example=EXAMPLE)
 def group() -> None:
     """Administer the consumer groups of a running broker."""
 

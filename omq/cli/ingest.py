@@ -15,6 +15,7 @@ from omq.broker.ingest import DEFAULT_IN_FLIGHT_BYTES, Ingest
 from omq.broker.protocol import MAX_BODY_BYTES
 from omq.cli.client_options import broker_options, broker_security, read_name
 from omq.cli.errors import errors_of_command
+from omq.cli.examples import ExampleCommand
 from omq.cli.key_options import key_option, socket_security
 from omq.cli.parameters import LEVELS, NonEmptyPath, log_format_option, read_http, read_ready_file
 from omq.errors import UsageError
@@ -34,6 +35,18 @@ TYPES: Final[dict[str, Callable[..., omq.Socket]]] = {
     "DISH": omq.DISH,
 }
 MIN_IN_FLIGHT_BYTES: Final = 64 << 10
+
+EXAMPLE: Final = """\
+omq broker data --bind tcp://127.0.0.1:5555 --topic prices:broadcast:weak &
+broker=$!
+export OMQ_BROKER=tcp://127.0.0.1:5555
+omq ingest --socket PULL --bind tcp://127.0.0.1:5556 --topic prices &
+ingest=$!
+omq push -c tcp://127.0.0.1:5556 -D 'AAPL 189.95'
+omq topic tail prices --from earliest --limit 1
+kill $ingest
+wait $ingest
+kill $broker"""
 
 
 def open_socket(name: str, subscribe: tuple[str, ...], join: tuple[str, ...], **options: Any) -> omq.Socket:
@@ -108,7 +121,7 @@ class IngestServer:
                 await self._listener.close()
 
 
-@click.command()
+@click.command(cls=ExampleCommand, example=EXAMPLE)
 @click.option(
     "--socket", "name", type=click.Choice(list(TYPES), case_sensitive=False), required=True, help="The socket's type."
 )

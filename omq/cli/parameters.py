@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from omq.cli.examples import ExampleCommand
 from omq.errors import UsageError
 from omq.serving.address import parse_http_address
 from omq.serving.log import LOG_FORMATS
@@ -109,7 +110,7 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-class CommandWithSubcommands(click.Command):
+class CommandWithSubcommands(ExampleCommand):
     """A command of its own, with subcommands: one of their names as the first argument selects it.
 
     Attributes:

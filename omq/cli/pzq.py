@@ -11,6 +11,7 @@ from typing import Final
 import click
 
 from omq.cli.errors import errors_of_command
+from omq.cli.examples import ExampleCommand
 from omq.cli.parameters import (
     LEVELS,
     NonEmptyPath,
@@ -45,6 +46,14 @@ OPTIONS: Final = {
     "authorized_keys_file": "--curve-authorized-keys-file",
 }
 COUNT: Final = click.IntRange(1, 2**53 - 1)
+
+EXAMPLE: Final = """\
+omq pzq --database queue --receive-dsn tcp://127.0.0.1:5555 --send-dsn tcp://127.0.0.1:5556 \\
+  --monitor-dsn tcp://127.0.0.1:5557 &
+pzq=$!
+omq dealer -c tcp://127.0.0.1:5555 --delimiter , -D '1,type: job,,hello' -n 1
+omq req -c tcp://127.0.0.1:5557 -D MONITOR
+kill $pzq"""
 
 
 def read_user(ctx: click.Context, param: click.Parameter, value: str | None) -> pwd.struct_passwd | None:
@@ -139,7 +148,7 @@ def cluster_of(
     return Cluster(name=name, servers=replicated, node=node, servers_sync=servers_sync)
 
 
-@click.command()
+@click.command(cls=ExampleCommand, example=EXAMPLE)
 @click.option(
     "--database",
     type=NonEmptyPath(file_okay=False, path_type=Path),

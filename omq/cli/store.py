@@ -6,12 +6,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from omq.broker.types import Message
 from omq.cli.errors import echo, errors_of_command
+from omq.cli.examples import ExampleGroup
 from omq.store.errors import DamagedError
 
 if TYPE_CHECKING:
@@ -19,8 +20,17 @@ if TYPE_CHECKING:
 
 DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 
+EXAMPLE: Final = """\
+omq broker data --bind tcp://127.0.0.1:5555 --topic prices:broadcast:weak &
+broker=$!
+export OMQ_BROKER=tcp://127.0.0.1:5555
+omq topic publish prices 'AAPL 189.95'
+kill $broker
+wait $broker
+omq store dump data"""
 
-@click.group()
+
+@click.group(cls=ExampleGroup, example=EXAMPLE)
 def store() -> None:
     """Inspect or compact a broker's directory while no broker uses it."""
 

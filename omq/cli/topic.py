@@ -27,6 +27,7 @@ from omq.cli.client_options import (
     read_name,
     read_start,
 )
+from omq.cli.examples import ExampleGroup
 from omq.cli.lines import lines_of
 from omq.cli.parameters import sigterm_interrupts
 from omq.cli.report import confirm, json_option, print_fields, print_message, print_result, print_table, yes_option
@@ -36,8 +37,17 @@ MAX_HEADER_NAME_BYTES: Final = 65_535
 NO_VALUE: Final = "none"  # removes a setting
 ID: Final = click.IntRange(1, 10**MAX_ID_DIGITS - 1)
 
+EXAMPLE: Final = """\
+omq broker data --bind tcp://127.0.0.1:5555 --topic prices:broadcast:weak &
+broker=$!
+export OMQ_BROKER=tcp://127.0.0.1:5555
+omq topic create news max_age=86400 --persistence weak
+omq topic publish news hello
+omq topic tail news --from earliest --limit 1
+kill $broker"""
 
-@click.group()
+
+@click.group(cls=ExampleGroup, example=EXAMPLE)
 def topic() -> None:
     """Administer the topics of a running broker, publish to them and read them."""
 
