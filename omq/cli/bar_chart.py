@@ -52,7 +52,9 @@ class BarChart:
                     width = (WIDTH - LABEL_WIDTH - VALUE_WIDTH) * value / largest
                     found.append(_bar(LABEL_WIDTH, y, width, BAR_HEIGHT - 2, index))
                     x = int(LABEL_WIDTH + width + 6)
-                    found.append(f'<text x="{x}" y="{y + BAR_HEIGHT - 4}" {FONT}>{value:,.6g}</text>')
+                    found.append(
+                        f'<text x="{x}" y="{y + BAR_HEIGHT - 4}" {FONT}>{value:,.{0 if value >= 1000 else 1}f}</text>'
+                    )
                 y += BAR_HEIGHT
             y += GAP
         return found

@@ -25,7 +25,6 @@ from omq.cli.errors import echo, errors_of_command
 from omq.cli.examples import ExampleCommand
 from omq.cli.parameters import FiniteFloat, NonEmptyPath, sigterm_interrupts
 from omq.cli.percentiles import percentile
-from omq.cli.sockets.options import note
 from omq.cli.tables import print_framed
 
 EXAMPLE: Final = "omq bench --pattern push-pull --size 128 --seconds 0.1 --rounds 1 --plot bench.svg"
@@ -119,6 +118,22 @@ class WorkerProcess:
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
+
+
+class StatusLine:
+    """A line on standard error that changes, if that is a terminal.
+
+    Args:
+        quiet: True shows nothing.
+    """
+
+    def __init__(self, quiet: bool) -> None:
+        self._is_shown = not quiet and sys.stderr is not None and sys.stderr.isatty()
+
+    def show(self, text: str) -> None:
+        """Replaces the line."""
+        if self._is_shown:
+            click.echo(f"\r\033[K{text}", nl=False, err=True)
 
 
 @contextmanager
@@ -265,14 +280,15 @@ def bench(
     cases = [(name, one, size) for name in patterns or PATTERNS for one in transports for size in sizes]
     results: dict[tuple[str, str, int], dict[str, list[Figures]]] = {}
     with errors_of_command("the command", "cli"), sigterm_interrupts():
+        shown = StatusLine(quiet)
         for case in cases:
             found: dict[str, list[Figures]] = {library: [] for library in chosen}
             for number in range(rounds):
                 for library in chosen:
-                    if not quiet and sys.stderr is not None and sys.stderr.isatty():
-                        note(f"{_label(case)}: {library}, round {number + 1} of {rounds}")
+                    shown.show(f"{_label(case)}: {library}, round {number + 1} of {rounds}")
                     found[library].append(measure(library, *case, seconds))
             results[case] = found
+            shown.show("")
             if as_json:
                 for library, samples in found.items():
                     names = dict(zip(("pattern", "transport", "size"), case, strict=True))
@@ -314,14 +330,15 @@ def print_tables(results: Results) -> None:
 
 
 def charts(results: Results, libraries: tuple[str, ...]) -> list[BarChart]:
-    """Returns the bar charts of the figures."""
+    """Returns the bar charts of the figures, one for each size."""
     found = []
     for title, key in (("Messages a second", "rate"), ("Round trip p50, microseconds", "p50")):
-        groups = [
-            (_label(case), [medians(samples[library])[key] for library in libraries])
-            for case, samples in results.items()
-            if key in samples[libraries[0]][0]
-        ]
-        if groups:
-            found.append(BarChart(title, libraries, groups))
+        for size in dict.fromkeys(size for _, _, size in results):
+            groups = [
+                (f"{case[0]} {case[1]}", [medians(samples[library])[key] for library in libraries])
+                for case, samples in results.items()
+                if case[2] == size and key in samples[libraries[0]][0]
+            ]
+            if groups:
+                found.append(BarChart(f"{title}, {size_text(size)}", libraries, groups))
     return found

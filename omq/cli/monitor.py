@@ -50,14 +50,19 @@ def fields_of(event: Event) -> dict[str, Any]:
 
 
 def line_of(event: Event) -> str:
-    """Returns an event as a line."""
+    """Returns an event as a line: the time, the kind, the address of the peer or the endpoint, and what is new."""
     fields = fields_of(event)
     time = datetime.fromtimestamp(fields.pop("time")).astimezone()
     kind = f"{fields.pop('kind'):{WIDTH}}"
     if is_terminal():
         kind = click.style(kind, COLORS.get(event.kind))
+    endpoint = fields.pop("endpoint", "")
+    address = fields.pop("remote_address", endpoint)
+    if event.kind is not EventKind.HANDSHAKE_SUCCEEDED:
+        for name in ("mechanism", "socket_type", "user_id"):
+            fields.pop(name, None)
     words = [f"{name}={_word(value)}" for name, value in fields.items()]
-    return " ".join((time.strftime("%H:%M:%S.%f"), kind, *words))
+    return " ".join((time.strftime("%H:%M:%S.%f"), kind, address, *words)).rstrip()
 
 
 def _word(value: Any) -> str:

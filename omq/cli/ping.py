@@ -41,7 +41,7 @@ class RoundTrips:
 
     Attributes:
         endpoint: The endpoint that is measured.
-        sent: Requests that were sent, or could not be.
+        sent: Requests whose time is over: with a reply, or lost.
         times: Round trips in seconds.
     """
 
@@ -76,7 +76,7 @@ class RoundTrips:
         return table
 
     def _loss(self) -> float:
-        return 100 * (self.sent - len(self.times)) / max(self.sent, 1)
+        return 100 * max(0, self.sent - len(self.times)) / max(self.sent, 1)
 
     @staticmethod
     def _figures(ordered: list[float]) -> tuple[float, float, float, float]:
@@ -205,7 +205,6 @@ def run(
         pacer = Pacer(interval)
         while count is None or found.sent < count:
             pacer.wait()
-            found.sent += 1
             try:
                 took = pinger.ping()
             except Timeout as fault:
@@ -213,6 +212,7 @@ def run(
             else:
                 found.times.append(took)
                 text = f"time={milliseconds(took)} ms"
+            found.sent += 1
             if not quiet and live is None:
                 echo(f"seq={found.sent} {text}")
 

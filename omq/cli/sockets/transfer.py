@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -145,7 +146,7 @@ class SocketCommand:
         wait = self._options.get("wait", 0)
         connected = self._options["connect"]
         if wait and not (connected and all(one.startswith(DATAGRAMS) for one in connected)):
-            if is_terminal() and not self._options["quiet"]:
+            if sys.stderr is not None and sys.stderr.isatty() and not self._options["quiet"]:
                 note("waits for a subscription; --wait 0 does not")
             socket.wait_subscribed(n=wait, timeout=self._options["timeout"])
 

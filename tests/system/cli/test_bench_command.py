@@ -51,7 +51,7 @@ def test_a_table_and_a_picture(tmp_path: Path) -> None:
     assert second_head.split()[4:8] == ["P50", "US", "P99", "US"]
     assert second.startswith("req-rep")
     texts = {text.text for text in ElementTree.fromstring(plot.read_text()).iter("{http://www.w3.org/2000/svg}text")}
-    assert {"push-pull ipc 64 B", "req-rep ipc 64 B", "omq"} <= texts
+    assert {"Messages a second, 64 B", "push-pull ipc", "req-rep ipc", "omq"} <= texts
 
 
 def test_arguments_that_are_not_valid_are_named() -> None:

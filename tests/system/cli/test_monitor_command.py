@@ -37,7 +37,7 @@ def test_events_of_a_connected_socket_as_lines(free_place: str) -> None:
     lines = finished(process).decode().splitlines()
     kinds = [line.split()[1] for line in lines]
     assert kinds == ["connect_delayed", "connect_failed", "connect_retried"]
-    assert f"endpoint={free_place}" in lines[1]
+    assert free_place in lines[1]
     assert "refused" in lines[1]
     assert "delay=0." in lines[2]
 

@@ -19,5 +19,5 @@ def test_bars_are_as_long_as_their_values() -> None:
     assert widths[0] == 2 * widths[1] == 4 * widths[2]
     assert widths[3:] == [0, 0]
     texts = [text.text for text in root.iter(f"{SVG}text")]
-    assert {"Messages & more", "Times", "omq", "pyzmq", "1 <MiB>", "2e+06", "500,000"} <= set(texts)
+    assert {"Messages & more", "Times", "omq", "pyzmq", "1 <MiB>", "2,000,000", "500,000", "0.0"} <= set(texts)
     assert float(root.get("height", "")) == sum(chart.height for chart in charts)
