@@ -140,6 +140,13 @@ def test_groups_of_radio_and_dish() -> None:
         assert finished(process) == b"weather\tsunny\n"
 
 
+def test_datagrams_are_sent_without_a_subscription(free_port: int) -> None:
+    endpoint = f"udp://127.0.0.1:{free_port}"
+    with omq.DISH(bind=endpoint, join="news") as dish:
+        run("radio", "-c", endpoint, "-g", "news", "-D", "hello")
+        assert dish.recv(timeout=BOUND) == b"hello"
+
+
 def test_rate_and_count() -> None:
     with omq.PULL(bind=TCP) as pull:
         run("push", "-c", pull.endpoints[0], "-D", "x", "--rate", "1000", "-n", "50")
