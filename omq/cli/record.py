@@ -46,7 +46,8 @@ class FeedRecording:
 
     def __str__(self) -> str:
         took = time.monotonic() - self._started
-        return f"{self.messages} messages, {self.size} bytes, {took:.1f} s"
+        messages = "message" if self.messages == 1 else "messages"
+        return f"{self.messages} {messages}, {self.size} bytes, {took:.1f} s"
 
     def line(self) -> RenderableType:
         """Returns a line for a terminal."""

@@ -81,7 +81,7 @@ class Schedule:
     def summary(self) -> str:
         """Returns the number of messages, the time, and how late they were."""
         took = time.perf_counter() - self._started
-        text = f"{len(self.delays)} messages in {took:.3f} s"
+        text = f"{len(self.delays)} {'message' if len(self.delays) == 1 else 'messages'} in {took:.3f} s"
         if not self.delays or not self._scale:
             return text
         ordered = sorted(self.delays)

@@ -12,12 +12,12 @@ import click
 from omq.cli.errors import errors_of_command
 from omq.cli.examples import ExampleCommand
 from omq.cli.parameters import FiniteFloat, NonEmptyPath
-from omq.cli.sockets.formats import FORMATS, unquote
+from omq.cli.sockets.formats import FORMATS, InvalidMessage, unquote
 from omq.cli.sockets.options import read_bytes, socket_options
 from omq.cli.sockets.table import SOCKETS, Flow, SocketRow
 from omq.cli.sockets.transfer import SocketCommand
 from omq.serving.log import log_to_stderr
-from omq.types import SocketType
+from omq.types import TRAITS, SocketType
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -41,7 +41,7 @@ def read_delimiter(ctx: click.Context, param: click.Parameter, value: str) -> by
     """Returns the value of `--delimiter` with its escapes replaced."""
     try:
         return unquote(bytes(read_bytes(ctx, param, value)))
-    except Exception as fault:
+    except InvalidMessage as fault:
         raise click.BadParameter(str(fault), ctx, param) from None
 
 
@@ -152,8 +152,10 @@ def options_of(row: SocketRow) -> list[Callable[[Any], Any]]:
     if role is not Flow.RECEIVE:
         found.append(input_options)
     found.append(message_options)
-    if kind is SocketType.SUB:
-        text = "A prefix to subscribe to; may be repeated. Default: all messages."
+    if "subscribe" in TRAITS[kind].options:
+        text = (
+            f"A prefix to subscribe to; may be repeated.{' Default: all messages.' if kind is SocketType.SUB else ''}"
+        )
         found.append(click.option("-s", "--subscribe", multiple=True, metavar="PREFIX", callback=read_bytes, help=text))
     elif kind is SocketType.DISH:
         text = "A group to join; may be repeated."

@@ -107,7 +107,7 @@ ROWS: Final = (
         SocketType.XSUB,
         Flow.BOTH,
         "Print the messages of publishers, and send subscriptions.",
-        f"omq pub -b {_E} -D 'AAPL 189.95' &\nomq xsub -c {_E} -F quoted -D '\\x01AAPL' -n 1",
+        f"omq pub -b {_E} -D 'AAPL 189.95' &\nomq xsub -c {_E} -s AAPL -n 1",
     ),
     SocketRow(
         SocketType.STREAM,

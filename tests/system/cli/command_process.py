@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +48,28 @@ def run(*words: str | Path, input: bytes = b"", status: int = 0) -> bytes:
     process.stdin.close()
     process.stdin = None
     return finished(process, status)
+
+
+def on_terminal(*words: str | Path, **options: Any) -> tuple[ForkedProcess, int]:
+    """Starts a command whose standard output and error are a terminal; returns it with the other side."""
+    ours, theirs = pty.openpty()
+    try:
+        return start(*words, stdout=theirs, stderr=theirs, **options), ours
+    finally:
+        os.close(theirs)
+
+
+def screen_of(terminal: int) -> bytes:
+    """Returns all that was printed on a terminal whose programs have ended."""
+    found = b""
+    try:
+        while data := os.read(terminal, 65536):
+            found += data
+    except OSError:
+        pass
+    finally:
+        os.close(terminal)
+    return found
 
 
 def program(folder: Path, *, gets_signals: bool) -> Path:

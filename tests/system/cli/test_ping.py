@@ -11,7 +11,7 @@ from pathlib import Path
 import zmq
 
 import omq
-from tests.system.cli.command_process import BOUND, failed, finished, run, start
+from tests.system.cli.command_process import BOUND, failed, finished, on_terminal, run, screen_of, start
 
 LINE = re.compile(r"seq=(\d+) time=(\d+\.\d{3}) ms")
 FIGURES = re.compile(r"round trip min / p50 / p99 / max = (\S+) / (\S+) / (\S+) / (\S+) ms")
@@ -72,6 +72,17 @@ def test_a_signal_ends_it_with_the_figures(free_place: str) -> None:
     assert b"0% loss" in finished(process)
     os.kill(server.pid, signal.SIGTERM)
     assert finished(server) == b""
+
+
+def test_a_terminal_shows_a_table_of_a_short_interval(free_place: str) -> None:
+    start("ping", "--serve", free_place)
+    process, terminal = on_terminal("ping", free_place, "-i", "0", "-n", "100")
+    assert process.wait(BOUND) == 0
+    screen = screen_of(terminal).decode()
+    assert f"omq ping {free_place}" in screen
+    assert re.search(r"│ +100 │ +100 │ +0% │", screen)
+    assert "seq=" not in screen
+    assert "100 sent, 100 received, 0% loss" in screen
 
 
 def test_quiet_prints_the_last_lines_only(free_place: str) -> None:

@@ -16,7 +16,7 @@ from omq.cli.feed_file import FeedReader, FeedWriter
 from omq.cli.percentiles import percentile
 from tests.support.fork_server import ForkedProcess
 from tests.support.waits import least, until
-from tests.system.cli.command_process import BOUND, failed, finished, run, start
+from tests.system.cli.command_process import BOUND, failed, finished, on_terminal, run, screen_of, start
 
 TCP = "tcp://127.0.0.1:*"
 MS = 1_000_000  # nanoseconds
@@ -103,6 +103,25 @@ def test_an_existing_file_is_kept_without_force(tmp_path: Path) -> None:
     assert messages_in(path) == []
 
 
+def test_a_terminal_shows_the_progress(tmp_path: Path, free_place: str) -> None:
+    path = tmp_path / "feed"
+    recorder, terminal = on_terminal("record", path, "--socket", "PULL", "-b", free_place, "-n", "2")
+    with omq.PUSH(connect=free_place) as push:
+        push.send(b"hello")
+        until(lambda: path.exists() and path.stat().st_size and messages_in(path) == [[b"hello"]])
+        time.sleep(0.5)  # the line changes five times a second
+        push.send(b"world")
+        assert recorder.wait(BOUND) == 0
+    assert b"Recording: 1 message, 5 bytes" in screen_of(terminal)
+    with omq.PULL(bind="tcp://127.0.0.1:*") as pull:
+        player, terminal = on_terminal("replay", path, "-c", pull.endpoints[0])
+        assert pull.recv(timeout=BOUND) == b"hello"
+        assert player.wait(BOUND) == 0
+    screen = screen_of(terminal)
+    assert b"Replaying" in screen
+    assert b"100%" in screen
+
+
 # ---------------------------------------------------------------------- replay
 
 
@@ -152,7 +171,7 @@ def test_a_signal_ends_a_replay(tmp_path: Path) -> None:
     with omq.SUB(connect=bound(process), subscribe=b"") as sub:
         assert sub.recv(timeout=BOUND) == b"a"
         os.kill(process.pid, signal.SIGTERM)
-        assert b"1 messages in" in process.stderr.readline()
+        assert b"1 message in" in process.stderr.readline()
         finished(process)
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import zmq
 
 import omq
+from omq.cli.sockets.table import SOCKETS
 from tests.support.fork_server import ForkedProcess
 from tests.support.waits import until
-from tests.system.cli.command_process import BOUND, failed, finished, run, start
+from tests.system.cli.command_process import BOUND, failed, finished, on_terminal, run, screen_of, start
 
 TCP = "tcp://127.0.0.1:*"
 
@@ -284,6 +283,15 @@ def test_a_signal_ends_a_sender_after_what_it_has_sent(number: int) -> None:
         assert [pull.recv(timeout=BOUND) for _ in range(499)] == [b"x"] * 499
 
 
+@pytest.mark.parametrize("name", SOCKETS)
+def test_a_signal_ends_each_command_that_has_nothing_to_do(name: str) -> None:
+    process = start(name, "-b", TCP, *(["-g", "news"] if name == "dish" else []), stdin=subprocess.PIPE)
+    bound(process)
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(BOUND) == 0, process.stderr.read()
+    assert process.stderr.read() == b""
+
+
 def test_messages_that_are_lost_at_a_signal_are_reported(free_place: str) -> None:
     process = start("push", "-v", "-c", free_place, "-D", "x", "-i", "0.01")
     assert b"connect_failed" in iter_until(process, b"connect_failed")
@@ -378,28 +386,6 @@ def test_an_endpoint_in_use_ends_with_status_1() -> None:
 
 
 # ---------------------------------------------------------------------- terminals
-
-
-def on_terminal(*words: str | Path, **options: Any) -> tuple[ForkedProcess, int]:
-    """Starts a command whose standard output and error are a terminal; returns it with the other side."""
-    ours, theirs = pty.openpty()
-    try:
-        return start(*words, stdout=theirs, stderr=theirs, **options), ours
-    finally:
-        os.close(theirs)
-
-
-def screen_of(terminal: int) -> bytes:
-    """Returns all that was printed on a terminal whose programs have ended."""
-    found = b""
-    try:
-        while data := os.read(terminal, 65536):
-            found += data
-    except OSError:
-        pass
-    finally:
-        os.close(terminal)
-    return found
 
 
 def test_bytes_are_escaped_on_a_terminal(free_place: str) -> None:
