@@ -153,9 +153,8 @@ def options_of(row: SocketRow) -> list[Callable[[Any], Any]]:
         found.append(input_options)
     found.append(message_options)
     if "subscribe" in TRAITS[kind].options:
-        text = (
-            f"A prefix to subscribe to; may be repeated.{' Default: all messages.' if kind is SocketType.SUB else ''}"
-        )
+        default = " Default: all messages." if kind is SocketType.SUB else ""
+        text = f"A prefix to subscribe to; may be repeated.{default}"
         found.append(click.option("-s", "--subscribe", multiple=True, metavar="PREFIX", callback=read_bytes, help=text))
     elif kind is SocketType.DISH:
         text = "A group to join; may be repeated."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -16,7 +15,7 @@ from omq.cli.feed_file import FeedReader, FeedWriter
 from omq.cli.percentiles import percentile
 from tests.support.fork_server import ForkedProcess
 from tests.support.waits import least, until
-from tests.system.cli.command_process import BOUND, failed, finished, on_terminal, run, screen_of, start
+from tests.system.cli.command_process import BOUND, failed, finished, on_terminal, run, run_first, screen_of, start
 
 TCP = "tcp://127.0.0.1:*"
 MS = 1_000_000  # nanoseconds
@@ -196,13 +195,6 @@ def test_another_file_is_named() -> None:
 
 
 # ---------------------------------------------------------------------- timing
-
-
-def run_first(pid: int) -> None:
-    """Makes a process run before all others, where that is allowed: other programs of the machine are not measured."""
-    with contextlib.suppress(PermissionError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            os.sched_setscheduler(int(thread), os.SCHED_FIFO, os.sched_param(1))
 
 
 @pytest.mark.alone
