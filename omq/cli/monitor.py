@@ -18,7 +18,7 @@ from omq.event import Event, EventKind
 from omq.types import SocketType
 
 EXAMPLE: Final = """\
-omq monitor pull -b tcp://127.0.0.1:5555 -n 3 &
+omq monitor pull -b tcp://127.0.0.1:5555 -n 4 &
 omq push -c tcp://127.0.0.1:5555 -D hello"""
 COLORS: Final = {
     **dict.fromkeys((EventKind.LISTENING, EventKind.HANDSHAKE_SUCCEEDED, EventKind.SUBSCRIBED), "green"),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import itertools
 import os
+import select
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import click
 
@@ -16,6 +17,7 @@ from omq.cli.sockets.formats import Format, InvalidMessage, Parts, RawFormat, pa
 
 #: Lists of messages, as they arrive.
 Batches = Iterator[list[Parts]]
+SIGNAL_CHECK_MS: Final = 200
 
 
 def messages_of(data: bytes, name: str, fmt: Format) -> list[Parts]:
@@ -33,8 +35,24 @@ def messages_of(data: bytes, name: str, fmt: Format) -> list[Parts]:
         raise click.BadParameter(str(fault), param_hint=f"'{name}'") from None
 
 
+class UnbufferedInput(io.FileIO):
+    """A file without a buffer: a thread that reads it does not delay the end of the process.
+
+    A signal that comes immediately before a read does not interrupt it. So `read` waits in pieces, between which Python
+    runs the handlers of signals.
+    """
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Waits for the next bytes, and returns them; empty at the end."""
+        poll = select.poll()
+        poll.register(self, select.POLLIN)
+        while not poll.poll(SIGNAL_CHECK_MS):
+            pass
+        return super().read(size) or b""
+
+
 def standard_input() -> BinaryIO:
-    """Returns standard input without a buffer, so that a thread that reads it does not delay the end of the process.
+    """Returns standard input.
 
     Raises:
         UsageError: It is closed.
@@ -42,7 +60,7 @@ def standard_input() -> BinaryIO:
     if sys.stdin is None:
         raise click.UsageError("DATA or FILE is missing, and standard input is closed")
     try:
-        return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
+        return UnbufferedInput(sys.stdin.fileno(), closefd=False)
     except io.UnsupportedOperation:  # a test has replaced it
         return sys.stdin.buffer
 

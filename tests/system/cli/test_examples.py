@@ -15,7 +15,7 @@ from omq.cli.main import COMMANDS, main
 from tests.support.ports import held
 from tests.system.cli.command_process import BOUND, program
 
-CONTEXT = click.Context(main)
+CONTEXT = click.Context(main, **main.context_settings)
 ROOT = Path(__file__).parents[3]
 PORTS = ("5555", "5556", "5557")
 

@@ -23,7 +23,7 @@ background, and `$!` is its process id. The tests run all of them.
 
 def page() -> str:
     """Returns the content of the page."""
-    context = click.Context(main)
+    context = click.Context(main, **main.context_settings)
     pieces = [HEAD]
     for section, commands in SECTIONS.items():
         pieces.append(f"## {section}\n")
