@@ -438,7 +438,7 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
             if copy or size < self.copy_threshold:
                 if flags & _SNDMORE and type(data) is not bytes:
                     data = Frame(data, copy=True)._payload  # it waits for the other parts, and must not change
-                elif not isinstance(data, bytes | memoryview):
+                elif not (isinstance(data, bytes) or (isinstance(data, memoryview) and data.c_contiguous)):
                     data = Frame(data, copy=False)
                 self._pass_on(data, flags)
                 return None if copy else _FINISHED_TRACKER

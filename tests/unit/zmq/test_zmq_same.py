@@ -356,9 +356,10 @@ def test_monitors_send_the_values_of_libzmq(zmq: Any) -> None:
     receive = importlib.import_module(f"{zmq.__name__}.utils.monitor").recv_monitor_message
     make = Maker(zmq)
     try:
-        rep, req = make("REP"), make("REQ")
-        server, client = rep.get_monitor_socket(), req.get_monitor_socket()
-        server.rcvtimeo = client.rcvtimeo = TIMEOUT_MS
+        rep, req, refused = make("REP"), make("REQ"), make("REQ", reconnect_ivl=200)
+        # All before one is closed: pyzmq names a monitor by a descriptor, which another socket may get then.
+        server, client, watched = rep.get_monitor_socket(), req.get_monitor_socket(), refused.get_monitor_socket()
+        server.rcvtimeo = client.rcvtimeo = watched.rcvtimeo = TIMEOUT_MS
         rep.bind("tcp://127.0.0.1:*")
         endpoint = rep.last_endpoint.decode()
         req.connect(endpoint)
@@ -376,9 +377,6 @@ def test_monitors_send_the_values_of_libzmq(zmq: Any) -> None:
         ]
         assert [event["value"] for event in seen if event["event"] is zmq.Event.CONNECT_DELAYED] == [115]
         assert all(event["value"] > 2 for event in seen if event["event"].name in ("DISCONNECTED", "CLOSED"))
-        refused = make("REQ", reconnect_ivl=200)
-        watched = refused.get_monitor_socket()
-        watched.rcvtimeo = TIMEOUT_MS
         refused.connect("tcp://127.0.0.1:1")
         kinds = [receive(watched) for _ in range(3)]
         assert [event["event"].name for event in kinds] == ["CONNECT_DELAYED", "CLOSED", "CONNECT_RETRIED"]
