@@ -48,6 +48,10 @@ class CleanEnvironment:
         check([python, "-m", "venv", path])
         self.python = path / "bin" / "python"
 
+    def install(self, *requirements: str | Path, **env: str) -> None:
+        """Installs requirements; the source tree is not on the path of the installer."""
+        install(self.python, list(map(str, requirements)), env={"PYTHONPATH": "", **env})
+
     def output(self, *command: str | Path) -> str:
         """Returns what a run of this Python prints, outside of the source tree; exits if it fails."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "OMQ_"))}
@@ -73,7 +77,8 @@ def build_wheel(tools: CleanEnvironment, python: str, sdist: Path, room: Path) -
     """Builds a wheel of the source archive as the container of manylinux does, and returns it with its tag."""
     compiler = f"{tools.python} -m ziglang cc -target x86_64-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
     builder = CleanEnvironment(room / "builder", python)
-    env = {"CC": compiler, "LDSHARED": f"{compiler} -shared"}
+    # zig's own library has debug information.
+    env = {"CC": compiler, "LDSHARED": f"{compiler} -shared -Wl,--strip-debug", "PYTHONPATH": ""}
     raw, tagged = room / "raw", room / "tagged"
     pip = [builder.python, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
     check([*pip, "--no-deps", "--wheel-dir", raw, sdist], cwd=room, env=env)
@@ -100,7 +105,7 @@ def check_archive(tools: CleanEnvironment, wheel: Path) -> None:
 def check_plain(python: str, archive: Path, room: Path) -> None:
     """Checks an installation without extras: its packages, a message, and the time of the import."""
     plain = CleanEnvironment(room / "plain", python)
-    install(plain.python, [str(archive)], cwd=room)
+    plain.install(archive)
     others = plain.packages() - PLAIN
     check_that(not others, f"packages without extras: {', '.join(sorted(plain.packages() - {'pip', 'setuptools'}))}")
     plain.output("-c", HELLO)
@@ -112,7 +117,7 @@ def check_plain(python: str, archive: Path, room: Path) -> None:
 def check_sdist(python: str, sdist: Path, room: Path) -> None:
     """Checks that the source archive installs where there is no Cython."""
     empty = CleanEnvironment(room / "sdist", python)
-    install(empty.python, [str(sdist)], cwd=room, env={"OMQ_QUICK": "1"})  # without optimization: it is tried once
+    empty.install(sdist, OMQ_QUICK="1")  # without optimization: it is tried once
     empty.output("-c", HELLO)
     check_that("cython" not in empty.packages(), f"{sdist.name} installs without Cython")
 
@@ -120,7 +125,7 @@ def check_sdist(python: str, sdist: Path, room: Path) -> None:
 def run_unit_tests(python: str, wheel: Path, room: Path, args: Sequence[str]) -> None:
     """Runs the unit tests with the installed wheel, away from the source tree."""
     tested = CleanEnvironment(room / "tested", python)
-    install(tested.python, [f"{wheel}[broker,goby,test]"], cwd=room)
+    tested.install(f"{wheel}[broker,goby,test]")
     tree = room / "tree"
     for name in ("tests", "docs/examples", "bench"):
         shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
@@ -130,7 +135,7 @@ def run_unit_tests(python: str, wheel: Path, room: Path, args: Sequence[str]) ->
     # The others read the sources of the whole tree.
     tests = [path for path in units if path.is_dir() and path.name not in ("tools", "examples")]
     pytest = [tested.python, "-m", "pytest", "-q", "-m", "not slow and not fault and not alone"]
-    check([*pytest, *tests, *args], cwd=tree)
+    check([*pytest, *tests, *args], cwd=tree, env={"PYTHONPATH": ""})
 
 
 def main() -> None:
@@ -147,7 +152,7 @@ def main() -> None:
     shutil.rmtree(dist, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="omq-wheels-") as folder:
         tools = CleanEnvironment(Path(folder, "tools"), sys.executable)
-        install(tools.python, TOOLS, cwd=Path(folder))
+        tools.install(*TOOLS)
         check([tools.python, "-m", "build", "--sdist", "--outdir", dist, ROOT])
         (sdist,) = dist.glob("*.tar.gz")
         for number, python in pythons.items():
