@@ -528,8 +528,8 @@ class MemoryTopics:
         record = dead_letter(self.record(topic, write.id), topic.name, write, wall())
         write.first, write.size = self._grow(target, record, 1), len(record)
         if acks.is_of(write.generation):
-            acks.add(write.id, write.id)
-            write.floor = acks.floor
+            dropped = topic.first - 1 if write.group else 0
+            write.floor = acks.record([(write.id, write.id)], 0, {}, dropped)
 
     def _requeue(self, write: Requeue) -> None:
         topic = self.topic(write.topic_id)

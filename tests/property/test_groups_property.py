@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from omq._core import blocks
@@ -84,7 +84,7 @@ class Model:
             case "move", name, id:
                 if name not in self.groups or not self.first <= id <= self.last:
                     return False
-                self.groups[name].acked.add(id)
+                self.groups[name].acked |= {id, *range(1, self.first)}
                 self.moved.append((self.groups[name].generation, id))
         for group in self.groups.values():
             group.counts = {id: count for id, count in group.counts.items() if id not in group.acked}
@@ -138,6 +138,7 @@ def check(log: Opened, model: Model, once: bool) -> None:
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example([("set", "a", 0), ("trim", 2), ("move", "a", 2)], "strong", "weak")
 @given(st.lists(STEP, max_size=25), st.sampled_from(["strong", "weak"]), st.sampled_from(["strong", "weak"]))
 def test_the_acks_of_groups_are_sets_of_ids(steps: list[tuple[Any, ...]], kind: str, dead_kind: str) -> None:
     with tempfile.TemporaryDirectory(dir=QUICK) as path, Opened.in_memory() as memory:

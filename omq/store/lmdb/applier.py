@@ -388,8 +388,8 @@ class Applier:
         record = dead_letter(record, topic.name, write, self._wall)
         write.first, write.size = self._grow(target, record, 1), len(record)
         if acks.is_of(write.generation):
-            acks.add(write.id, write.id)
-            write.floor = acks.floor
+            dropped = topic.first - 1 if write.group else 0
+            write.floor = acks.record([(write.id, write.id)], 0, {}, dropped)
         self.touched.add(topic)
 
     def _requeue(self, write: Requeue) -> None:
