@@ -101,7 +101,7 @@ class MemoryJournal:
         """Returns the connection of another node."""
         return NodeJournal(self)
 
-    def cut(self, payload: bytes) -> list[Chunk]:
+    def cut(self, payload: bytes | bytearray) -> list[Chunk]:
         """Returns the chunks of an entry."""
         self._runs += 1
         pieces = [payload[at : at + self.chunk_bytes] for at in range(0, len(payload), self.chunk_bytes)] or [b""]
@@ -230,7 +230,7 @@ class NodeJournal:
         self._closed = False
         self._deliveries: set[asyncio.Task[int]] = set()
 
-    async def append(self, payload: bytes, expected: int, sending: Sending | None = None) -> int:
+    async def append(self, payload: bytes | bytearray, expected: int, sending: Sending | None = None) -> int:
         append = _Append(payload, expected, self.faults.outcome(), sending or (lambda: lambda: None))
         delivery = asyncio.ensure_future(self._deliver(append))
         self._deliveries.add(delivery)  # it stays on its way when the caller has stopped waiting
@@ -460,7 +460,7 @@ class RemoteJournal:
     def _call(self, call: Coroutine[Any, Any, _T]) -> asyncio.Future[_T]:
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
 
-    async def append(self, payload: bytes, expected: int, sending: Sending | None = None) -> int:
+    async def append(self, payload: bytes | bytearray, expected: int, sending: Sending | None = None) -> int:
         if sending is None:
             return await self._call(self._node.append(payload, expected))
         loop, waiting = asyncio.get_running_loop(), [True]

@@ -50,6 +50,7 @@ MAX_KEY_NAME_BYTES: Final = 510  # of a stage or commit: LMDB's keys have 511 by
 _HEAD: Final = struct.Struct(">BBQQQQ")
 _SUM: Final = struct.Struct(">I")
 _START: Final = _HEAD.size + _SUM.size
+_STEP_BYTES: Final = 256 * 1024  # that are copied without a chance for other threads
 _LEASE: Final = struct.Struct(">QII")
 _NUMBER: Final = struct.Struct(">Q")
 _PAIR: Final = struct.Struct(">QQ")
@@ -295,9 +296,46 @@ def encode(entry: Entry) -> bytes:
     Raises:
         StoreError: A write of it cannot be part of an entry, or its timestamp is too high. No node would apply it.
     """
+    parts = _parts(entry)
+    return b"".join((*_start(entry, parts), *parts))
+
+
+def encode_large(entry: Entry) -> bytearray:
+    """Returns the bytes of an entry, whose start `seal` is to set.
+
+    The copy takes long, and is made in steps: a thread that calls this lets other threads run meanwhile.
+
+    Raises:
+        StoreError: As in `encode`.
+    """
+    payload = bytearray(_START)
+    for part in _parts(entry):
+        view = memoryview(part)
+        for at in range(0, len(view), _STEP_BYTES):
+            payload += view[at : at + _STEP_BYTES]
+    return payload
+
+
+def seal(payload: bytearray, entry: Entry) -> None:
+    """Sets the head and the checksum of what `encode_large` has returned for an entry.
+
+    Raises:
+        StoreError: The timestamp of the entry is too high.
+    """
+    payload[:_START] = b"".join(_start(entry, (memoryview(payload)[_START:],)))
+
+
+def _start(entry: Entry, parts: Iterable[bytes | memoryview]) -> tuple[bytes, bytes]:
+    """Returns the head and the checksum of an entry with these parts."""
     if (highest := max(entry.timestamp, entry.wall)) > MAX_TIMESTAMP:
         raise StoreError(f"the timestamp {highest} of an entry is above {MAX_TIMESTAMP}: set the system's clock")
-    out: list[Any] = [b"", b""]
+    head = _HEAD.pack(VERSION, entry.kind, entry.term, entry.timestamp, entry.previous, entry.wall)
+    return head, _SUM.pack(_checksum(head, parts))
+
+
+def _parts(entry: Entry) -> list[Any]:
+    """Returns what follows the start of an entry."""
+    out: list[Any] = []
     if entry.lease is not None:
         node, endpoints = entry.lease.node.encode(), _pack_list(map(str.encode, entry.lease.endpoints))
         out += _LEASE.pack(entry.lease.duration_us, len(node), len(endpoints)), node, endpoints
@@ -309,9 +347,7 @@ def encode(entry: Entry) -> bytes:
         except (KeyError, ValueError, TypeError, RecursionError, struct.error) as error:
             reason = "this type is not replicated" if isinstance(error, KeyError) else error
             raise StoreError(f"a {type(write).__name__} cannot be part of an entry: {reason}") from None
-    out[0] = _HEAD.pack(VERSION, entry.kind, entry.term, entry.timestamp, entry.previous, entry.wall)
-    out[1] = _SUM.pack(_checksum(out[0], out[2:]))
-    return b"".join(out)
+    return out
 
 
 def decode(payload: bytes | memoryview) -> Entry:

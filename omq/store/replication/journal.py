@@ -88,7 +88,7 @@ class Journal(Protocol):
     lease: float
     failure: str
 
-    async def append(self, payload: bytes, expected: int, sending: Sending | None = None) -> int:
+    async def append(self, payload: bytes | bytearray, expected: int, sending: Sending | None = None) -> int:
         """Appends an entry, and waits until a majority of the servers has it.
 
         An entry in chunks that `last` interrupts is repeated.

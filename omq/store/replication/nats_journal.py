@@ -258,7 +258,7 @@ class NatsJournal:
         if (sequence := await self.append(first, position)) != position + 1:
             raise JournalUnusable(f"the stream {self._stream!r} begins at {sequence} instead of {position + 1}")
 
-    async def append(self, payload: bytes, expected: int, sending: Sending | None = None) -> int:
+    async def append(self, payload: bytes | bytearray, expected: int, sending: Sending | None = None) -> int:
         """Appends an entry, and waits until a majority of the servers has it. See `Journal.append`."""
         if not payload:
             raise ValueError("payload: is empty; expected an entry")
@@ -519,11 +519,9 @@ class NatsJournal:
                 f"change it with `nats stream edit {self._stream}`"
             )
 
-    def _chunks(self, payload: bytes, nonce: str) -> list[_Chunk]:
+    def _chunks(self, payload: bytes | bytearray, nonce: str) -> list[_Chunk]:
         limit = min(MAX_CHUNK_BYTES, self._connection.max_payload)
         count = max(1, -(-len(payload) // limit))
-        if count == 1:
-            return [(_Head(False, False, 0, nonce), payload)]
         size = -(-len(payload) // count)
         view = memoryview(payload)
         return [

@@ -1,7 +1,7 @@
 """The roles of a node of a cluster: it applies the entries of the leader, or leads while it has the lease.
 
-`RoleMachine` belongs to one event loop and starts no threads. It reaches the journal, the local store and the time
-through protocols, which tests replace.
+`RoleMachine` belongs to one event loop. It reaches the journal, the local store, the time and other threads through
+objects that tests replace.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol, TypeVar
 
+from omq.executor import in_thread
 from omq.store.clock import wall
 from omq.store.errors import InDoubt, NotLeader, StoreError, StoreFailed, without_traceback
 from omq.store.interface import Append, Notify, Stage, Write
-from omq.store.replication.codec import Entry, Kind, Lease, decode, encode
+from omq.store.replication.codec import Entry, Kind, Lease, decode, encode, encode_large, seal
 from omq.store.replication.journal import (
     RESTORE,
     SERVERS_NEEDED,
@@ -40,6 +41,8 @@ MAX_ENTRY_WRITES: Final = 4096
 #: the default `max_payload` of 1 MiB.
 ENTRY_BYTES: Final = 768 * 1024
 WRITE_OVERHEAD_BYTES: Final = 64
+#: Bytes of an entry, from which it is encoded in another thread.
+LARGE_ENTRY_BYTES: Final = 4 * 1024 * 1024
 #: Entries that are in the journal, and not applied here. Beyond that nothing is appended, or read.
 MAX_UNAPPLIED_BY_LEADER: Final = 2
 MAX_UNAPPLIED_BY_FOLLOWER: Final = 64
@@ -147,6 +150,10 @@ class NodeClock:
         else:
             await asyncio.sleep(timeout or 0.0)
 
+    def call(self, function: Callable[..., _T], *arguments: object) -> asyncio.Future[_T]:
+        """Makes a call that takes long, in another thread."""
+        return in_thread(function, *arguments)
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSettings:
@@ -189,7 +196,7 @@ class _Proposal:
     """
 
     entry: Entry
-    payload: bytes
+    payload: bytes | bytearray
     in_doubt: bool = field(default=False)
 
 
@@ -589,9 +596,14 @@ class RoleMachine:
 
         A large entry may take long. A store that does not apply it has to leave the lead to another node.
         """
+        if len(self._unapplied) > left:
+            await self._renewing_until(self._unapplied[-1 - left])
+        await self._applied(len(self._unapplied))
+
+    async def _renewing_until(self, awaited: asyncio.Future[Any]) -> None:
+        """Waits for something that takes long, and renews the lease meanwhile."""
         held, clock = self._held, self._clock
-        awaited = self._unapplied[-1 - left] if len(self._unapplied) > left else None
-        while awaited is not None and not awaited.done():
+        while not awaited.done():
             if clock.now() >= held.end:
                 raise _LeaseOver
             if self._local.stalled or len(self._unapplied) > MAX_UNAPPLIED_RENEWALS:
@@ -600,7 +612,6 @@ class RoleMachine:
                 await self._append(self._lease_entry(self.term, held.duration))
             else:
                 await clock.wait([awaited], held.renew_at)
-        await self._applied(len(self._unapplied))
 
     async def _idle(self, until: float) -> None:
         """Waits for writes."""
@@ -630,9 +641,7 @@ class RoleMachine:
                     continue
                 self._checked = write
             entry.writes.append(self._queue.popleft())
-            size += WRITE_OVERHEAD_BYTES
-            if isinstance(write, Append | Stage):
-                size += len(write.records)
+            size += _size_of(write)
         return entry if entry.writes else None
 
     async def _append(self, entry: Entry) -> None:
@@ -643,10 +652,16 @@ class RoleMachine:
             _Superseded: Another node has the lease, and the entry is not in the journal.
         """
         sequence = 0
+        large = sum(map(_size_of, entry.writes)) >= LARGE_ENTRY_BYTES
+        encoded = await self._encode_large(entry) if large else None
         while not sequence:
             entry.previous, entry.timestamp, entry.wall = self._timestamp, self._next_timestamp(), wall()
+            payload: bytes | bytearray
             try:
-                payload = encode(entry)
+                if encoded is None:
+                    payload = encode(entry)
+                else:
+                    seal(payload := encoded, entry)
             except StoreError as error:
                 self._drop_invalid(entry, error)
                 return
@@ -663,6 +678,17 @@ class RoleMachine:
         self._proposal = None
         self._timer.learn(sequence, self._clock.now())
         self._apply(sequence, entry, len(payload), answers=True)
+
+    async def _encode_large(self, entry: Entry) -> bytearray | None:
+        """Encodes an entry in another thread, and renews the lease meanwhile; returns `None` if it is not valid."""
+        encoding = self._clock.call(encode_large, entry)
+        encoding.add_done_callback(_handled)
+        try:
+            await self._renewing_until(encoding)
+        except BaseException:
+            self._queue.extendleft(reversed(entry.writes))  # they are refused
+            raise
+        return None if encoding.exception() else encoding.result()
 
     def _sending(self) -> Callable[[], None]:
         """Returns what renews the lease once a chunk is stored that is sent after this call.
@@ -855,6 +881,11 @@ class _EntryReader:
         close = getattr(self._entries, "aclose", None)
         if close is not None:
             await close()
+
+
+def _size_of(write: Write) -> int:
+    """Returns the bytes that a write takes of an entry, about."""
+    return WRITE_OVERHEAD_BYTES + (len(write.records) if isinstance(write, Append | Stage) else 0)
 
 
 async def _cancel(task: asyncio.Future[Any]) -> None:

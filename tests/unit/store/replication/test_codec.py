@@ -35,7 +35,17 @@ from omq.store.interface import (
     Write,
 )
 from omq.store.internal import ApplyRetention, ExpireState, Quarantine
-from omq.store.replication.codec import MAX_TIMESTAMP, VERSION, Entry, Kind, Lease, decode, encode
+from omq.store.replication.codec import (
+    MAX_TIMESTAMP,
+    VERSION,
+    Entry,
+    Kind,
+    Lease,
+    decode,
+    encode,
+    encode_large,
+    seal,
+)
 from tests.support.hypothesis_profiles import examples
 
 U32 = st.integers(0, 2**32 - 1)
@@ -137,6 +147,14 @@ def test_every_write_of_the_interface_has_a_layout() -> None:
 @given(ENTRIES)
 def test_an_entry_comes_back(entry: Entry) -> None:
     assert as_value(decode(encode(entry))) == as_value(entry)
+
+
+def test_a_large_entry_is_encoded_as_a_small_one() -> None:
+    entry = Entry(Kind.WRITES, 1, 1, [Append(1, bytes(range(256)) * 5000, 1), Stage(1, b"staged", 1, b"s")])
+    payload = encode_large(entry)
+    for entry.previous in (1, 2):
+        seal(payload, entry)
+        assert payload == encode(entry)
 
 
 @pytest.mark.parametrize("kind", list(WRITES), ids=lambda kind: kind.__name__)

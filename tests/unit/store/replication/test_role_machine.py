@@ -15,6 +15,7 @@ from omq.store.replication.codec import Entry, Kind, Lease, decode, encode
 from omq.store.replication.journal import JournalEntry, JournalUnavailable, JournalUnusable
 from omq.store.replication.lease import TAKEOVER_FACTOR
 from omq.store.replication.role_machine import (
+    LARGE_ENTRY_BYTES,
     MIN_SNAPSHOT_DELAY_S,
     NO_ANSWER,
     NodeClock,
@@ -31,7 +32,13 @@ LEASE_S = 1.0
 
 
 class LoopClock(NodeClock):
-    """The clock of the loop."""
+    """The clock of the loop.
+
+    Attributes:
+        call_s: The seconds that a call in another thread takes.
+    """
+
+    call_s = 0.0
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -39,6 +46,13 @@ class LoopClock(NodeClock):
     async def wait(self, tasks: Iterable[asyncio.Future[Any]], until: float) -> None:
         now = self.now()
         await super().wait(tasks, max(until, now + 1e-6) if until > now else until)  # time passes, despite rounding
+
+    def call(self, function: Callable[..., Any], *arguments: object) -> asyncio.Future[Any]:
+        async def late() -> Any:
+            await asyncio.sleep(self.call_s)
+            return function(*arguments)
+
+        return asyncio.ensure_future(late())
 
 
 class PickyStore(ModelStore):
@@ -77,6 +91,7 @@ class Node:
         self.store = store or PickyStore()
         self.journal: NodeJournal = servers.node()
         self.finished: list[Write] = []
+        self.clock = LoopClock()
         self.roles: list[tuple[Role, str]] = []
         self.machine = RoleMachine(
             ReplicaSettings(name, (f"tcp://{name}",), snapshot_bytes=snapshot_bytes),
@@ -84,7 +99,7 @@ class Node:
             self.store,
             finished=self.finished.extend,
             role_changed=lambda role, lease: self.roles.append((role, lease.node if lease else "")),
-            clock=LoopClock(),
+            clock=self.clock,
         )
         self.task = asyncio.ensure_future(self.machine.run())
 
@@ -684,6 +699,56 @@ def test_a_leader_renews_its_lease_while_its_store_applies_an_entry(context: str
         assert asyncio.get_running_loop().time() > 5 * LEASE_S
         assert [write.error for write in writes] == [None, None]
         assert (node.machine.term, node.store.records) == (1, ["x", "y"])
+
+    run(test)
+
+
+def test_a_leader_renews_its_lease_while_it_encodes_a_large_entry() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        await node.leads()
+        node.clock.call_s = 3 * LEASE_S
+        record = "x" * LARGE_ENTRY_BYTES
+        writes: list[Write] = [Append(1, record.encode(), 1)]
+        node.machine.submit(writes)
+        waiting = asyncio.ensure_future(node.wait(writes))
+        while not waiting.done():
+            assert node.machine.is_leader_now()
+            await asyncio.sleep(0.01)
+        assert asyncio.get_running_loop().time() > 3 * LEASE_S
+        assert writes[0].error is None
+        assert (node.machine.term, node.store.records) == (1, [record])
+        reader = Node(servers, "b")
+        await until(lambda: reader.store.records == [record])
+
+    run(test)
+
+
+def test_a_large_entry_is_refused_if_the_lease_ends_while_it_is_encoded() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        await node.leads()
+        node.clock.call_s = 100 * LEASE_S
+        writes: list[Write] = [Append(1, bytes(LARGE_ENTRY_BYTES), 1), Append(1, b"y", 1)]
+        node.machine.submit(writes)
+        await asyncio.sleep(0.1 * LEASE_S)
+        node.journal.faults.requests_pass = False
+        await node.wait(writes)
+        assert [type(write.error) for write in writes] == [NotLeader, NotLeader]
+        assert node.store.records == []
+
+    run(test)
+
+
+def test_a_large_write_that_is_not_valid_fails_alone() -> None:
+    async def test(servers: MemoryJournal) -> None:
+        node = Node(servers)
+        await node.leads()
+        writes: list[Write] = [Append(1, b"x", 1), Append(1, bytes(LARGE_ENTRY_BYTES), 1, bytes(1000))]
+        node.machine.submit(writes)
+        await node.wait(writes)
+        assert writes[0].error is None
+        assert "it has 1000 bytes" in str(writes[1].error)
 
     run(test)
 
