@@ -46,12 +46,13 @@ def restore_cluster(cluster: Cluster, source: Path, progress: Progress) -> Resto
 
     Args:
         cluster: The cluster, whose journal must not exist.
-        source: The directory of a member that does not run, or a snapshot of it. A member's store is opened and closed,
-            as at a start of the member.
+        source: The directory of a member that does not run, or a snapshot of it; for a snapshot, the cluster has
+            another name. A member's store is opened and closed, as at a start of the member.
         progress: Shows the progress of the steps `copy` and `send`.
 
     Raises:
-        StoreError: The source is not of a cluster, or is empty; or the journal exists, or the servers cannot keep it.
+        StoreError: The source is not of a cluster, is empty, or is a snapshot of this cluster; or the journal exists,
+            or the servers cannot keep it.
         StoreLocked: A process has the store open.
     """
     from omq.store.replication.nats_journal import NatsJournal
@@ -65,6 +66,12 @@ def restore_cluster(cluster: Cluster, source: Path, progress: Progress) -> Resto
         )
     kind = found.kind or "broker"
     journal, options = journal_of(cluster, kind), nats_options(cluster, kind)
+    if found.snapshot and found.id == store_id(journal):
+        raise StoreError(
+            f"{source} is a snapshot of the cluster {cluster.name!r}. With the same name, clients would not notice "
+            "that ids after it are assigned again, and durable subscriptions would skip messages: give another name, "
+            "and start the brokers with it; or give the directory of a member"
+        )
     asyncio.run(NatsJournal.check_missing(options, journal))
     with TemporaryDirectory(dir=source.parent, prefix=SNAPSHOT_PREFIX) as folder:
         target = Path(folder) / "snapshot"

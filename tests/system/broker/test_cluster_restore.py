@@ -209,6 +209,10 @@ def test_a_snapshot_begins_a_cluster_with_another_name(cluster: BrokerCluster, s
     refused = restore(servers, node.data, config, "other")
     assert refused.exit_code == 1
     assert "replica: in use by process" in refused.output
+    refused = restore(servers, copy, config)
+    assert refused.exit_code == 1
+    assert f"{copy} is a snapshot of the cluster 'test'" in refused.output
+    assert "give another name" in refused.output
     done = restore(servers, copy, config, "other")
     assert done.exit_code == 0, done.output
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == files
