@@ -320,19 +320,19 @@ def _config(content: dict[str, Any], folder: Path, override: SecurityFiles | Non
 
 _CLUSTER: Final = (
     *("name", "servers", "node", "advertise", "servers_sync", "lease", "replicas", "snapshot_bytes"),
-    *("user", "password", "token", "credentials", "domain"),
+    *("user", "password", "token", "credentials", "ca", "domain"),
 )
 
 
 def _cluster(content: dict[str, Any], folder: Path) -> dict[str, Any]:
     table = dict(_table(content, "cluster", _CLUSTER))
     try:
-        for key in ("user", "password", "token", "credentials", "domain"):
+        for key in ("user", "password", "token", "credentials", "ca", "domain"):
             _text(table, key)
     except ConfigError as fault:
         raise ConfigError(f"[cluster]: {fault}") from None
-    if "credentials" in table:
-        table["credentials"] = folder / table["credentials"]
+    for key in {"credentials", "ca"} & table.keys():
+        table[key] = folder / table[key]
     return table
 
 

@@ -43,7 +43,9 @@ class Cluster:
         password: The password of the user.
         token: A token, for servers that use these.
         credentials: The path of a file with a JWT and a seed.
-        tls: The certificates, for servers that demand or offer TLS.
+        ca: The path of a file with the certificates of the authorities that have signed those of the servers; `None`:
+            those that the system trusts.
+        tls: The certificates, for servers that demand or offer TLS; in place of `ca`.
         domain: The JetStream domain; empty for that of the servers.
 
     Raises:
@@ -62,6 +64,7 @@ class Cluster:
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
     credentials: Path | None = None
+    ca: Path | None = None
     tls: ssl.SSLContext | None = None
     domain: str = ""
 
@@ -98,8 +101,24 @@ class Cluster:
             raise _invalid(
                 "tls", self.tls, "must be an ssl.SSLContext; for certificates of the system, use tls:// URLs"
             )
+        if self.ca is not None and self.tls is not None:
+            raise _invalid("ca", str(self.ca), "cannot be combined with tls")
+        self.context()
         if self.credentials is not None and not Path(self.credentials).is_file():
             raise _invalid("credentials", str(self.credentials), "there is no such file")
+
+    def context(self) -> ssl.SSLContext | None:
+        """Returns what checks the certificates of the servers; `None`: what the system trusts.
+
+        Raises:
+            UsageError: `ca` cannot be read.
+        """
+        if self.ca is None:
+            return self.tls
+        try:
+            return ssl.create_default_context(cafile=self.ca)
+        except OSError as error:
+            raise _invalid("ca", str(self.ca), error.strerror or str(error)) from None
 
     def endpoints(self, bound: Iterable[str]) -> tuple[str, ...]:
         """Returns the endpoints of this broker for clients.

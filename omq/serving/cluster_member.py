@@ -287,7 +287,7 @@ def nats_options(cluster: Cluster, kind: str) -> NatsOptions:
         password=cluster.password,
         token=cluster.token,
         credentials=cluster.credentials,
-        tls=cluster.tls,
+        tls=cluster.context(),
         domain=cluster.domain,
         name=f"omq {kind} of {cluster.name}",
     )

@@ -38,7 +38,14 @@ MAX_HEADER_BYTES: Final = 512
 #: The highest size of a `Window`, and the time in which the servers are to acknowledge a chunk.
 MAX_WINDOW_CHUNKS: Final = 16
 CHUNK_TIME_S: Final = 0.1
-_REFUSED: Final = "authorization violation"  # in the trouble with a server that refuses the user
+#: What to do about the trouble with a server, by a part of its text in lower case.
+_TODO: Final = {
+    "authorization violation": "correct the user and the password",
+    "certificate_verify_failed": "give the certificate of the authority that has signed theirs: `ca` in [cluster] of "
+    "broker.toml, or the variable SSL_CERT_FILE",
+    "[ssl": "correct their certificates and the TLS settings",
+}
+_START: Final = "start the servers or correct their URLs"
 _DENIED: Final = re.compile(r'permissions violation for (?:publish|subscription) to "(\S+)"', re.IGNORECASE)
 _log = logging.getLogger("omq.replication")
 
@@ -435,8 +442,7 @@ class NatsConnection:
         if self.closed:
             return JournalUnavailable("the journal is closed")
         troubles = "; ".join(f"{server}: {trouble}" for server, trouble in self._troubles.items())
-        refused = _REFUSED in troubles.lower()
-        todo = "correct the user and the password" if refused else "start the servers or correct their URLs"
+        todo = next((todo for text, todo in _TODO.items() if text in troubles.lower()), _START)
         return JournalUnavailable(f"no NATS server is reachable ({troubles}); {todo}")
 
     async def _round(self) -> None:

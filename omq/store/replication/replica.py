@@ -59,6 +59,7 @@ UNSYNCED: Final = (
     "`sync_interval: always` in the section `jetstream` of all of them, and state it by --servers-sync (servers_sync = "
     'true in [cluster]); or use persistence="weak"'
 )
+NOT_CONNECTED: Final = "the journal is not connected"
 #: The context of writes that this module submits, whose results are not returned.
 UPKEEP: Final = object()
 
@@ -234,6 +235,7 @@ class ReplicatedStore:
         self._settings = replace(settings, directory=settings.directory or path)
         self._servers_sync = servers_sync
         self._broken: BaseException | None = None
+        self._unconnected = NOT_CONNECTED  # while there is no role machine
         self._others_led = True  # since this node led, so that they have assigned ids of transient topics
         self._closed = False
         self._inbox: deque[Write] = deque()
@@ -301,7 +303,7 @@ class ReplicatedStore:
         store = self._local.store
         if (broken := self._broken or store.broken) is not None:
             return str(broken) or type(broken).__name__
-        return store.shortage or ("the journal is not connected" if self._machine is None else self._machine.trouble)
+        return store.shortage or (self._unconnected if self._machine is None else self._machine.trouble)
 
     @property
     def stalled(self) -> bool:
@@ -361,15 +363,14 @@ class ReplicatedStore:
 
     async def _connected(self) -> Journal | None:
         """Connects to the journal; returns `None` if the store is closed before."""
-        reported = ""
         while not self._closed:
             try:
                 journal = await self._connect(not self.position)  # what this node has applied was in a journal
                 self._tried.set()
                 return journal
             except JournalUnavailable as error:
-                if str(error) != reported:
-                    reported = str(error)
+                if (reason := f"{NOT_CONNECTED}: {error}") != self._unconnected:
+                    self._unconnected = reason
                     log.warning("node %s: %s", self._settings.node, error)
                 self._tried.set()
             with contextlib.suppress(TimeoutError):

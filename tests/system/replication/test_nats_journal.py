@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from omq.serving.cluster import Cluster
+from omq.serving.cluster_member import nats_options
 from omq.store.errors import DamagedError
 from omq.store.replication import nats_connection
 from omq.store.replication.journal import (
@@ -672,6 +674,24 @@ class TestOneServer:
                 with pytest.raises(JournalUnavailable, match="correct the user and the password") as caught:
                     asyncio.run(NatsJournal.connect(options, "refused"))
                 assert "secret" not in str(caught.value)
+
+    def test_a_certificate_that_is_not_trusted_is_named(self, tmp_path: Path) -> None:
+        certificate = make_certificate(tmp_path)
+
+        async def connect(cluster: Cluster) -> None:
+            journal = await NatsJournal.connect(nats_options(cluster, "broker"), cluster.name, replicas=1)
+            await journal.close()
+
+        tls = f'tls {{ cert_file: "{certificate}", key_file: "{certificate}" }}'
+        with nats_servers(tmp_path, 1, options=tls) as servers:
+            until(lambda: servers[0].log.exists() and "Server is ready" in servers[0].log.read_text())
+            for scheme in ("tls", "nats"):
+                urls = [f"{scheme}{url.removeprefix('nats')}" for url in servers.urls]
+                with pytest.raises(
+                    JournalUnavailable, match=r"CERTIFICATE_VERIFY_FAILED.*; give the certificate of the"
+                ):
+                    asyncio.run(connect(Cluster(name="signed", servers=urls)))
+                asyncio.run(connect(Cluster(name="signed", servers=urls, ca=certificate)))
 
     def test_the_permissions_on_the_page_are_enough(self, tmp_path: Path) -> None:
         page = (Path(__file__).parents[3] / "docs" / "howto" / "replicate.md").read_text("utf-8")

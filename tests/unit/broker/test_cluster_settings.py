@@ -20,6 +20,7 @@ from omq.store.lmdb.store_directory import REPLICA
 from omq.store.replication.journal import JournalUnusable
 from tests.support.cluster_servers import ClusterServer
 from tests.support.memory_journal import JournalThread
+from tests.support.websocket_peer import make_certificate
 
 VALID: dict[str, Any] = {"name": "test", "servers": "nats://a:4222"}
 
@@ -48,6 +49,8 @@ VALID: dict[str, Any] = {"name": "test", "servers": "nats://a:4222"}
         ({"servers": 5}, "servers=5"),
         ({"servers": None}, "servers: is empty"),
         ({"credentials": Path("/no/such.creds")}, "credentials='/no/such.creds'"),
+        ({"ca": Path("/no/such.pem")}, "ca='/no/such.pem'"),
+        ({"ca": Path(__file__)}, "ca="),
         ({"tls": True}, "tls=True: must be an ssl.SSLContext"),
         ({"lease": 0.1}, "lease=0.1"),
         ({"lease": float("nan")}, "lease=nan"),
@@ -140,7 +143,7 @@ def test_a_file_has_all_settings(tmp_path: Path) -> None:
     path.write_text(
         "[cluster]\nname = 'test'\nservers = ['nats://a', 'nats://b']\nnode = 'x'\nadvertise = 'tcp://a:1'\n"
         "servers_sync = true\nlease = 5\nreplicas = 5\nuser = 'u'\npassword = 'p'\ncredentials = 'c.creds'\n"
-        "domain = 'd'\ntoken = 't'\nsnapshot_bytes = 2000000\n"
+        f"domain = 'd'\ntoken = 't'\nsnapshot_bytes = 2000000\nca = '{make_certificate(tmp_path).name}'\n"
     )
     assert cluster_of(read_config(path).cluster) == Cluster(
         name="test",
@@ -153,6 +156,7 @@ def test_a_file_has_all_settings(tmp_path: Path) -> None:
         user="u",
         password="p",
         credentials=tmp_path / "c.creds",
+        ca=tmp_path / "both.pem",
         domain="d",
         token="t",
         snapshot_bytes=2_000_000,
