@@ -490,6 +490,11 @@ class NatsConnection:
                     flush_timeout=self.options.timeout,
                     **self.options.of_client(),
                 )
+                writer = getattr(client._transport, "_io_writer", None)
+                if writer is not None and writer.get_extra_info("ssl_object") is not None:
+                    # nats-py starts TLS below this protocol, which then answers the end of the connection as without
+                    # TLS, and asyncio warns.
+                    writer.transport.get_protocol()._over_ssl = True
                 await connection.start()
         except BaseException as error:
             self._end(client)

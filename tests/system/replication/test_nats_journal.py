@@ -906,7 +906,7 @@ class TestOneServer:
         with nats_servers(tmp_path, 1, sync_always=True) as servers:
             asyncio.run(main(servers))
 
-    def test_the_certificate_of_a_server_is_verified(self, tmp_path: Path) -> None:
+    def test_the_certificate_of_a_server_is_verified(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         certificate = make_certificate(tmp_path)
 
         async def main(servers: NatsServers) -> None:
@@ -918,6 +918,12 @@ class TestOneServer:
                 await NatsJournal.connect(
                     NatsOptions(servers=[url.replace("nats", "tls", 1) for url in servers.urls]), "t"
                 )
+            async with opened(servers, "tls", options=options, replicas=1) as journal:
+                assert servers[0].process is not None
+                servers[0].process.terminate()
+                with pytest.raises(JournalUnavailable):
+                    await journal.append(b"second", 1)
+            assert "eof_received" not in caplog.text
 
         tls = f'tls {{ cert_file: "{certificate}", key_file: "{certificate}" }}'
         with nats_servers(tmp_path, 1, options=tls) as servers:
