@@ -497,6 +497,10 @@ def restore_journal(source: Path, cluster: Cluster) -> None:
     report_copy(
         f"the cluster {cluster.name!r} begins with {source}, after the entry {position}; start its brokers", copy, began
     )
+    echo(
+        f"those with an empty directory, or with a position below {position}, load this state; one with a higher "
+        "position is refused: move its directory away"
+    )
 
 
 def report_copy(text: str, copy: "StoreCopy", began: float) -> None:

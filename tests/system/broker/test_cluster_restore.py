@@ -141,6 +141,7 @@ def test_a_deleted_stream_is_replaced_by_what_a_broker_has(cluster: BrokerCluste
     done = restore(servers, source.data, config)
     assert done.exit_code == 0, done.output
     assert f"the cluster 'test' begins with {source.data}, after the entry {position(source)}" in done.stdout
+    assert f"or with a position below {position(source)}, load this state" in done.stdout
     assert done.stderr == ""
     again = restore(servers, source.data, config)
     assert again.exit_code == 1
