@@ -302,6 +302,21 @@ def test_how_many_connections(twin, dial):
     assert hung_up(dial(few))
 
 
+@on_both_calls
+def test_the_identity(twin, call):
+    dealer, routers = twin("DEALER"), [twin("ROUTER"), twin("ROUTER")]
+    for router, given in zip(routers, ({"identity": b"me"}, {}), strict=True):
+        if call == "connect":
+            dealer.connect(router.bind(TCP), **given)
+        else:
+            router.connect(dealer.bind(TCP, **given))
+    dealer.wait_connected(2, timeout=BOUND)
+    dealer.send_many([b"x", b"x"])
+    first, other = (router.recv_multipart(timeout=BOUND)[0] for router in routers)
+    assert first == b"me"
+    assert other != b"me"
+
+
 def test_the_permitted_peers(twin):
     pull = twin("PULL")
     closed, free = pull.bind(TCP, security=omq.PlainServer({"user": "word"})), pull.bind(TCP)
@@ -410,6 +425,7 @@ def test_how_much_a_message_may_be(twin, lines, call, given, message):
 def test_every_option_has_a_test_here():
     mine = {"bind_device", "backlog", "ipv6", "connect_timeout", "reconnect_interval", "reconnect_stop"}
     mine |= {"handshake_timeout", "max_handshakes", "max_connections", "max_message_size", "max_parts", "security"}
+    mine |= {"identity"}
     mine |= {"use_fd", "peer_identity"}  # test_use_fd.py, test_router.py
     of_udp = {"multicast_hops", "multicast_loop"}  # test_udp.py
     of_ipc = {"accept_uids", "accept_gids", "accept_pids"}  # test_accept_filters.py, as the next
