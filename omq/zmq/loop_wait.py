@@ -7,9 +7,10 @@ from typing import Any
 
 from omq import errors
 from omq._core.zmq.poll import PollGroup
-from omq.zmq.constants import PollEvent
+from omq.zmq.constants import PollEvent, SocketType
 from omq.zmq.error import translate
 
+_PUBLISHERS = (SocketType.PUB, SocketType.XPUB, SocketType.RADIO)
 _BOTH = int(PollEvent.POLLIN | PollEvent.POLLOUT)
 
 
@@ -25,6 +26,9 @@ class LoopWait:
         socket._check()
         self._handle = socket._handle
         self._group = PollGroup([(socket, self._handle, _BOTH)])
+        # Nobody else reads while the loop leads and computes. A publisher would drop what it sends then to a new
+        # subscriber, so it leaves that to the I/O thread.
+        self._leads = socket.type not in _PUBLISHERS
         self.close = close
 
     def fileno(self) -> int:
@@ -46,7 +50,8 @@ class LoopWait:
     def begin(self) -> None:
         """Begins a sleep of the loop: `end`, then `ready`, must follow each event of the descriptor."""
         try:
-            self._group.lead()
+            if self._leads:
+                self._group.lead()
         except errors.OmqError:
             pass  # the descriptor shows that the socket is closed
 

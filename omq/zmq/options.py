@@ -306,16 +306,19 @@ def _linger_default(state: OptionState) -> int:
     return int(state.values.get(Opt.LINGER, 0 if state.kind in _NO_LINGER else -1))
 
 
+def _is_manual(state: OptionState) -> bool:
+    """Returns whether the program of an XPUB makes the subscriptions itself."""
+    return state.kind is _T.XPUB and any(map(state.values.get, (Opt.XPUB_MANUAL, Opt.XPUB_MANUAL_LAST_VALUE)))
+
+
 def _subscribe(state: OptionState, prefix: bytes) -> None:
-    manual = state.kind is _T.XPUB and state.values.get(Opt.XPUB_MANUAL)
-    if state.kind is not _T.SUB and not manual:
+    if state.kind is not _T.SUB and not _is_manual(state):
         raise error_of(Errno.EINVAL)
     state.handle.omq.subscribe(prefix)
 
 
 def _unsubscribe(state: OptionState, prefix: bytes) -> None:
-    manual = state.kind is _T.XPUB and state.values.get(Opt.XPUB_MANUAL)
-    if state.kind is not _T.SUB and not manual:
+    if state.kind is not _T.SUB and not _is_manual(state):
         raise error_of(Errno.EINVAL)
     state.handle.omq.unsubscribe(prefix)
 

@@ -149,7 +149,11 @@ class ZMQStream:
             track: See `zmq.Socket.send_multipart`.
             callback: A new function for `on_send`.
             **kwargs: See `zmq.Socket.send_multipart`.
+
+        Raises:
+            OSError: The stream is closed.
         """
+        self._check_closed()
         if callback is not None:
             self.on_send(callback)
         self._send_queue.append((msg, {**kwargs, "flags": flags, "copy": copy, "track": track}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -207,3 +208,46 @@ def test_one_loop_after_another(pair: tuple[Any, Any]) -> None:
     for make in (asyncio.new_event_loop, uvloop.new_event_loop) * 2:
         with asyncio.Runner(loop_factory=make) as runner:
             runner.run(asyncio.wait_for(main(), TIMEOUT_S))
+
+
+@pytest.mark.parametrize("call", ["recv", "poll", "cancelled"])
+def test_a_subscription_counts_that_comes_while_the_loop_computes(
+    run: Run, context: zmq_asyncio.Context, call: str
+) -> None:
+    xpub = context.socket(zmq.XPUB)
+    xpub.bind("tcp://127.0.0.1:*")
+    blocking: Any = zmq.Context()
+
+    async def main() -> None:
+        waiting = xpub.poll() if call == "poll" else xpub.recv()
+        await asyncio.sleep(0.05)
+        if call == "cancelled":
+            waiting.cancel()
+        with blocking.socket(zmq.SUB) as sub:
+            sub.subscribe(b"a")
+            sub.connect(xpub.last_endpoint.decode())
+            time.sleep(0.7)  # noqa: ASYNC251 - a computation
+            await xpub.send(b"a1")
+            sub.rcvtimeo = 2000
+            assert sub.recv() == b"a1"
+        waiting.cancel()
+
+    try:
+        run(main())
+    finally:
+        blocking.term()
+
+
+def test_a_last_value_cache_makes_its_subscriptions(run: Run, context: zmq_asyncio.Context) -> None:
+    async def main() -> None:
+        xpub, sub = context.socket(zmq.XPUB), context.socket(zmq.SUB)
+        xpub.xpub_manual_last_value = 1
+        xpub.bind("tcp://127.0.0.1:*")
+        sub.subscribe(b"a")
+        sub.connect(xpub.last_endpoint.decode())
+        assert await xpub.recv() == b"\1a"
+        xpub.setsockopt(zmq.SUBSCRIBE, b"a")
+        await xpub.send(b"a1")
+        assert await sub.recv() == b"a1"
+
+    run(main())

@@ -42,6 +42,8 @@ def test_a_stream_passes_on_what_another_one_sends(context: zmq.Context[Any]) ->
         push.close()
         pull.close()
         assert pull.closed()
+        with pytest.raises(OSError, match="Stream is closed"):
+            push.send(b"x")
 
     asyncio.run(main())
 
