@@ -23,7 +23,7 @@ from omq._core.wire.pool import Pool
 from omq.engine.deferred_close import DeferredClose, close_without_loop
 from omq.engine.iothread import IoThread
 from omq.engine.linger import skip_lingers
-from omq.engine.local_peers import LocalPeers
+from omq.engine.local_peers import LocalPeers, abandon_inproc
 from omq.engine.socket import Engine
 from omq.engine.weak_set import WeakIdentitySet
 from omq.errors import ClosedError, ContextTerminated, OmqError, StateError
@@ -224,6 +224,10 @@ class Context:
         """The engines of all its sockets."""
         sockets = [*self._sockets, *self._async_sockets, *tuple(self._deferred_closes)]
         return [socket._engine for socket in sockets if hasattr(socket, "_engine")]
+
+    def _abandon_inproc(self) -> None:
+        """Makes `term` drop messages that only sockets of this context could receive."""
+        abandon_inproc(self._engines)
 
     def _begin_exit(self, async_sockets: list[AsyncSocketView]) -> list[tuple[Engine, float | None]]:
         """Begins to close the sockets at the interpreter's exit; returns those without a loop, each with its linger."""

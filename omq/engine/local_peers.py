@@ -9,6 +9,7 @@ from omq.engine.socket import Engine
 from omq.transport import bindings_of, is_local, without_path
 
 _REASON: Final = "only sockets of this process could receive it, and the process ends"
+_CONTEXT_REASON: Final = "only sockets of its context could receive it, and the context ends"
 
 
 class LocalPeers:
@@ -44,6 +45,14 @@ class LocalPeers:
             is_local(endpoint) or accepted.count(endpoint) == sum(endpoint in names for names in reached)
             for endpoint in set(accepted)
         )
+
+
+def abandon_inproc(engines: Iterable[Engine]) -> None:
+    """Makes the sockets of a context that ends give up messages that only its other sockets could receive."""
+    inproc_only = LocalPeers()
+    for engine in engines:
+        if inproc_only._is_alone(engine, []):
+            engine.give_up(_CONTEXT_REASON)
 
 
 def _bound_names(peer: Iterable[str]) -> set[str]:

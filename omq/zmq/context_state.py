@@ -103,8 +103,12 @@ class ContextState:
                 self._changed.notify_all()
 
     def term(self) -> None:
-        """Interrupts all calls, and waits until all sockets are closed and their messages have left."""
+        """Interrupts all calls, and waits until all sockets are closed and their messages have left.
+
+        Messages for inproc peers are dropped: no socket of this context receives from now on.
+        """
         self.terminating = True
+        self.omq._abandon_inproc()
         self.omq.term()
         with self._changed:
             while self._open:

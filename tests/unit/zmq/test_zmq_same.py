@@ -430,3 +430,32 @@ def test_calls_on_the_parents_sockets_raise_in_a_forked_child() -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     finally:
         make.close()
+
+
+@pytest.mark.parametrize("zmq", MODULES)
+@pytest.mark.parametrize("bound", [False, True])
+def test_term_drops_inproc_messages_without_a_receiver(zmq: Any, bound: bool) -> None:
+    context = zmq.Context()
+    sender, receiver = context.socket(zmq.PUSH), context.socket(zmq.PULL)
+    if bound:
+        receiver.bind("inproc://collector")
+    sender.connect("inproc://collector")
+    sender.send(b"lost")
+    receiver.close()
+    sender.close()
+    ends = threading.Thread(target=context.term, daemon=True)
+    ends.start()
+    ends.join(5)
+    assert not ends.is_alive()
+
+
+@pytest.mark.parametrize("zmq", MODULES)
+def test_inproc_messages_of_a_closed_socket_arrive(zmq: Any) -> None:
+    with zmq.Context() as context, context.socket(zmq.PULL) as receiver:
+        receiver.rcvtimeo = TIMEOUT_MS
+        receiver.bind("inproc://collector")
+        with context.socket(zmq.PUSH) as sender:
+            sender.connect("inproc://collector")
+            for number in range(1500):
+                sender.send(b"%d" % number)
+        assert [receiver.recv() for _ in range(1500)] == [b"%d" % number for number in range(1500)]
