@@ -115,6 +115,18 @@ class OptionState:
                 with contextlib.suppress(errors.StateError):
                     self.handle.omq.set_options(immediate=False)
 
+    def disconnect(self, endpoint: str) -> None:
+        """Ends all connections to an endpoint.
+
+        Raises:
+            EndpointError: The endpoint is not connected.
+        """
+        socket = self.handle.omq
+        socket.disconnect(endpoint)
+        with contextlib.suppress(errors.EndpointError):
+            while True:
+                socket.disconnect(endpoint)
+
     def opened(self, endpoint: str) -> None:
         """Notes an endpoint, from which messages may arrive from now on."""
         self.last_endpoint = endpoint

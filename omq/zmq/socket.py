@@ -261,7 +261,7 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         self._shut("unbind", addr)
 
     def disconnect(self, addr: str) -> None:
-        """Undoes a `connect`.
+        """Undoes all calls of `connect` with the endpoint.
 
         Raises:
             ZMQError: ENOENT: The endpoint is not connected. EINVAL: It is not an endpoint.
@@ -272,7 +272,10 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         endpoint = _text_of(addr)
         self._check()
         try:
-            getattr(self._handle.omq, call)(endpoint)
+            if call == "unbind":
+                self._handle.omq.unbind(endpoint)
+            else:
+                self._handle.state.disconnect(endpoint)
         except errors.OmqError as error:
             raise missing_error(error, self._handle, endpoint) from None
 

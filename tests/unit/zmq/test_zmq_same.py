@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import threading
@@ -459,3 +460,21 @@ def test_inproc_messages_of_a_closed_socket_arrive(zmq: Any) -> None:
             for number in range(1500):
                 sender.send(b"%d" % number)
         assert [receiver.recv() for _ in range(1500)] == [b"%d" % number for number in range(1500)]
+
+
+@pytest.mark.parametrize("zmq", MODULES)
+@pytest.mark.parametrize("transport", ["tcp", "inproc"])
+def test_disconnect_ends_all_connections_of_an_endpoint(zmq: Any, transport: str) -> None:
+    with zmq.Context() as context, context.socket(zmq.PULL) as receiver, context.socket(zmq.PUSH) as sender:
+        sender.linger = 0
+        endpoint = "inproc://disconnect"
+        if transport == "tcp":
+            endpoint = f"tcp://127.0.0.1:{receiver.bind_to_random_port('tcp://127.0.0.1')}"
+        else:
+            receiver.bind(endpoint)
+        sender.connect(endpoint)
+        sender.connect(endpoint)
+        sender.disconnect(endpoint)
+        with pytest.raises(zmq.ZMQError) as raised:
+            sender.disconnect(endpoint)
+        assert raised.value.errno == errno.ENOENT
