@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import warnings
 from asyncio import Future, _get_running_loop
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 
 from omq._core.zmq.future import FutureCalls
 from omq._core.zmq.future import configure as _configure
 from omq.zmq.constants import Errno, PollEvent, SocketOption
 from omq.zmq.constants import Flag as _Flag
 from omq.zmq.error import Again, ZMQError, error_of
+from omq.zmq.frame import Frame
 from omq.zmq.loop_wait import LoopWait
 from omq.zmq.poll import Poller
 from omq.zmq.socket import Socket
+from omq.zmq.tracker import MessageTracker
 
 _IN, _OUT = int(PollEvent.POLLIN), int(PollEvent.POLLOUT)
 _DONTWAIT = int(_Flag.DONTWAIT)
@@ -214,6 +217,70 @@ class _AsyncSocket(_Async, FutureCalls, Socket[Future[Any]]):
     _loop_wait: LoopWait | None = None
     _watching: bool = False
 
+    if TYPE_CHECKING:
+
+        def send(  # type: ignore[override]
+            self,
+            data: Any,
+            flags: int = 0,
+            copy: bool = True,
+            track: bool = False,
+            routing_id: int | None = None,
+            group: str | None = None,
+        ) -> Awaitable[MessageTracker | None]: ...
+
+        def send_multipart(  # type: ignore[override]
+            self, msg_parts: Sequence[Any], flags: int = 0, copy: bool = True, track: bool = False, **kwargs: Any
+        ) -> Awaitable[MessageTracker | None]: ...
+
+        @overload  # type: ignore[override]
+        def recv(self, flags: int = 0, copy: Literal[True] = True, track: bool = False) -> Awaitable[bytes]: ...
+
+        @overload
+        def recv(self, flags: int = 0, *, copy: Literal[False], track: bool = False) -> Awaitable[Frame]: ...
+
+        @overload
+        def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[bytes | Frame]: ...
+
+        def recv(self, *args: Any, **kwargs: Any) -> Any: ...
+
+        @overload  # type: ignore[override]
+        def recv_multipart(
+            self, flags: int = 0, copy: Literal[True] = True, track: bool = False
+        ) -> Awaitable[list[bytes]]: ...
+
+        @overload
+        def recv_multipart(
+            self, flags: int = 0, *, copy: Literal[False], track: bool = False
+        ) -> Awaitable[list[Frame]]: ...
+
+        @overload
+        def recv_multipart(
+            self, flags: int = 0, copy: bool = True, track: bool = False
+        ) -> Awaitable[list[bytes] | list[Frame]]: ...
+
+        def recv_multipart(self, *args: Any, **kwargs: Any) -> Any: ...
+
+        def send_string(  # type: ignore[override]
+            self, u: str, flags: int = 0, copy: bool = True, encoding: str = "utf-8", **kwargs: Any
+        ) -> Awaitable[MessageTracker | None]: ...
+
+        def recv_string(  # type: ignore[override]
+            self, flags: int = 0, encoding: str = "utf-8"
+        ) -> Awaitable[str]: ...
+
+        def send_pyobj(  # type: ignore[override]
+            self, obj: object, flags: int = 0, protocol: int = pickle.DEFAULT_PROTOCOL, **kwargs: Any
+        ) -> Awaitable[MessageTracker | None]: ...
+
+        def recv_pyobj(self, flags: int = 0) -> Awaitable[Any]: ...
+
+        def send_json(  # type: ignore[override]
+            self, obj: object, flags: int = 0, **kwargs: Any
+        ) -> Awaitable[MessageTracker | None]: ...
+
+        def recv_json(self, flags: int = 0, **kwargs: Any) -> Awaitable[Any]: ...
+
     def __init__(
         self,
         context: Any = None,
@@ -225,10 +292,10 @@ class _AsyncSocket(_Async, FutureCalls, Socket[Future[Any]]):
         if isinstance(context, Socket):
             context, _from_socket = None, context
         if _from_socket is not None:
-            super().__init__(shadow=_from_socket.underlying)
+            super().__init__(shadow=_from_socket.underlying)  # type: ignore[misc]
             self._shadow_sock = _from_socket
         else:
-            super().__init__(context, socket_type, **kwargs)
+            super().__init__(context, socket_type, **kwargs)  # type: ignore[misc]
             self._shadow_sock = Socket.shadow(self.underlying)
         if io_loop is not None:
             warnings.warn(

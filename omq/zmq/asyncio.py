@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omq.zmq import _future
 from omq.zmq.constants import PollEvent
@@ -62,6 +62,10 @@ class Context(_SyncContext[Socket]):
 
     _socket_class = Socket
     _instance = None
+
+    if TYPE_CHECKING:
+
+        def __init__(self, io_threads: int | _SyncContext[Any] = 1, shadow: _SyncContext[Any] | int = 0) -> None: ...
 
 
 class ZMQEventLoop(asyncio.SelectorEventLoop):

@@ -7,7 +7,7 @@ import operator
 import os
 import warnings
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar, overload
 from weakref import WeakSet
 
 from omq.unpatched import threading
@@ -53,7 +53,16 @@ class Context(AttributeGetter, Generic[_SocketType]):
     _sockets: WeakSet[Any]
     _socket_class: type[Any] = Socket
 
-    def __init__(self, io_threads: Any = 1, shadow: Any = 0) -> None:
+    @overload
+    def __init__(self: SyncContext, io_threads: int = 1) -> None: ...
+
+    @overload
+    def __init__(self: SyncContext, io_threads: Context[Any], /) -> None: ...
+
+    @overload
+    def __init__(self: SyncContext, *, shadow: Context[Any] | int) -> None: ...
+
+    def __init__(self: Any, io_threads: Any = 1, shadow: Any = 0) -> None:
         self.closed = True
         self._state = None
         if isinstance(io_threads, Context):

@@ -8,7 +8,7 @@ import pickle
 import random
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Self, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, cast, overload
 
 import omq
 from omq import errors
@@ -88,6 +88,101 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
     _shadow_obj: Any = None
     _monitor_socket: Any = None
     _type_name = "UNKNOWN"
+
+    if TYPE_CHECKING:
+        # The results of the compiled calls depend on the arguments, which the generated stubs do not describe.
+
+        @overload
+        def send(
+            self,
+            data: Frame,
+            flags: int = 0,
+            copy: bool = True,
+            track: bool = False,
+            routing_id: int | None = None,
+            group: str | None = None,
+        ) -> MessageTracker: ...
+
+        @overload
+        def send(
+            self,
+            data: Any,
+            flags: int = 0,
+            copy: Literal[True] = True,
+            track: bool = False,
+            routing_id: int | None = None,
+            group: str | None = None,
+        ) -> None: ...
+
+        @overload
+        def send(
+            self,
+            data: Any,
+            flags: int = 0,
+            *,
+            copy: Literal[False],
+            track: bool = False,
+            routing_id: int | None = None,
+            group: str | None = None,
+        ) -> MessageTracker: ...
+
+        @overload
+        def send(
+            self,
+            data: Any,
+            flags: int = 0,
+            copy: bool = True,
+            track: bool = False,
+            routing_id: int | None = None,
+            group: str | None = None,
+        ) -> MessageTracker | None: ...
+
+        def send(self, *args: Any, **kwargs: Any) -> Any: ...
+
+        def send_multipart(
+            self, msg_parts: Sequence[Any], flags: int = 0, copy: bool = True, track: bool = False, **kwargs: Any
+        ) -> MessageTracker | None: ...
+
+        @overload
+        def recv(self, flags: int = 0, copy: Literal[True] = True, track: bool = False) -> bytes: ...
+
+        @overload
+        def recv(self, flags: int = 0, *, copy: Literal[False], track: bool = False) -> Frame: ...
+
+        @overload
+        def recv(self, flags: int, copy: Literal[False], track: bool = False) -> Frame: ...
+
+        @overload
+        def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> bytes | Frame: ...
+
+        def recv(self, *args: Any, **kwargs: Any) -> Any: ...
+
+        @overload
+        def recv_multipart(self, flags: int = 0, copy: Literal[True] = True, track: bool = False) -> list[bytes]: ...
+
+        @overload
+        def recv_multipart(self, flags: int = 0, *, copy: Literal[False], track: bool = False) -> list[Frame]: ...
+
+        @overload
+        def recv_multipart(self, flags: int, copy: Literal[False], track: bool = False) -> list[Frame]: ...
+
+        @overload
+        def recv_multipart(
+            self, flags: int = 0, copy: bool = True, track: bool = False
+        ) -> list[bytes] | list[Frame]: ...
+
+        def recv_multipart(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    @overload
+    def __init__(
+        self: Socket[bytes], ctx_or_socket: Any, socket_type: int, *, copy_threshold: int | None = None
+    ) -> None: ...
+
+    @overload
+    def __init__(self: Socket[bytes], *, shadow: Socket[Any] | int, copy_threshold: int | None = None) -> None: ...
+
+    @overload
+    def __init__(self: Socket[bytes], ctx_or_socket: Socket[Any]) -> None: ...
 
     def __init__(
         self: Any,
@@ -572,7 +667,7 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         self, msg: _T, serialize: Callable[[_T], Sequence[Any]], flags: int = 0, copy: bool = True, **kwargs: Any
     ) -> MessageTracker | None:
         """Sends the parts that *serialize* makes of an object."""
-        return self.send_multipart(serialize(msg), flags=flags, copy=copy, **kwargs)  # type: ignore[no-any-return]
+        return self.send_multipart(serialize(msg), flags=flags, copy=copy, **kwargs)
 
     def recv_serialized(self, deserialize: Callable[[list[Any]], Any], flags: int = 0, copy: bool = True) -> Any:
         """Takes a message, and returns what *deserialize* makes of its parts."""
@@ -584,7 +679,7 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         """Sends text."""
         if not isinstance(u, str):
             raise TypeError("str objects only")
-        return self.send(u.encode(encoding), flags=flags, copy=copy, **kwargs)  # type: ignore[no-any-return]
+        return self.send(u.encode(encoding), flags=flags, copy=copy, **kwargs)
 
     send_unicode = send_string
 

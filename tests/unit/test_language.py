@@ -114,8 +114,8 @@ def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 
 
 def constructor(node: ast.ClassDef) -> ast.FunctionDef | None:
-    made = (one for one in node.body if isinstance(one, ast.FunctionDef) and one.name in ("__init__", "__new__"))
-    return next(made, None)
+    made = [one for one in node.body if isinstance(one, ast.FunctionDef) and one.name in ("__init__", "__new__")]
+    return made[-1] if made else None  # the others are overloads
 
 
 def assigned(node: ast.ClassDef) -> set[str]:

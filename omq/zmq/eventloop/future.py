@@ -102,7 +102,7 @@ class Context(_SyncContext[Socket]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if kwargs.pop("io_loop", None) is not None:
             warnings.warn("Context: io_loop is deprecated; the running loop is used", DeprecationWarning, stacklevel=2)
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **kwargs)  # type: ignore[misc]
 
 
 __all__ = ["CancelledError", "Context", "Poller", "Socket"]

@@ -7,7 +7,7 @@ from omq.zmq import *  # noqa: F403
 from omq.zmq.green.core import _Context, _Socket
 from omq.zmq.green.poll import _Poller
 
-Context = _Context  # type: ignore[misc, assignment]
+Context = _Context  # type: ignore[misc]
 Socket = _Socket  # type: ignore[misc]
 Poller = _Poller  # type: ignore[misc]
 
