@@ -26,7 +26,7 @@ class LoopWait:
         socket._check()
         self._handle = socket._handle
         self._group = PollGroup([(socket, self._handle, _BOTH)])
-        # Nobody else reads while the loop leads and computes. A publisher would drop what it sends then to a new
+        # No other thread reads while the loop leads and computes. A publisher would drop what it sends then to a new
         # subscriber, so it leaves that to the I/O thread.
         self._leads = socket.type not in _PUBLISHERS
         self.close = close
