@@ -475,7 +475,8 @@ cdef class LeaderCore:
 
     def _drain(self):
         cdef unsigned long long count
-        if self._signalled:
+        # Not while another caller is inside: the signal may be for one that leads no longer, and has not woken up yet.
+        if self._signalled and self._inside == 0:
             self._signalled = False
             read(self._event, &count, sizeof(count))
 

@@ -272,9 +272,9 @@ class TestChunks:
             monkeypatch.setattr(journal._connection, "send", send_after_another)
             stored, strays = await journal._append(chunks, 0, sending)
             monkeypatch.undo()
-            assert stored == len(reported) == interrupted
+            assert 1 <= stored == len(reported) <= interrupted  # the message may overtake the chunk before
             assert strays  # they were on their way
-            assert min(strays) == interrupted + 2
+            assert min(strays) == stored + 2
             assert await entries(journal) == []
 
         async def main() -> None:
