@@ -6,9 +6,10 @@ import time
 from contextlib import ExitStack
 from statistics import median
 
-from bench.measure import Load, Sample, address
+from bench.measure import Load, Sample
 from bench.peers.fairness import QUIET_INTERVAL_S
 from bench.processes import Worker
+from omq.cli.bench import address
 
 WINDOW_PAIRS = 3  # windows without the quiet peer, and with it: scheduling on few cores makes any single one differ
 SETTLE_S = 0.3  # before each window

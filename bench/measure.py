@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from bench.processes import Worker
+from omq.cli.bench import address, calibrated
 
 #: The figures of a run, by the names of their metrics.
 Sample = dict[str, float]
 
-MIN_BURST_S = 0.1  # of a burst whose rate counts
 READY_BYTES = 256 << 20  # that wait for all subscribers together
 
 
@@ -30,38 +27,6 @@ class Load:
     transport: str
     size: int
     seconds: float
-
-
-@contextmanager
-def address(transport: str) -> Iterator[str]:
-    """Yields a free endpoint: a port picked by the system, or a path in a fresh folder."""
-    if transport != "ipc":
-        yield f"{transport}://127.0.0.1:*"
-        return
-    folder = tempfile.mkdtemp(prefix="omq-bench-")
-    try:
-        yield f"ipc://{folder}/socket"
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def calibrated(burst: Callable[[int], float], seconds: float, first: int) -> tuple[int, float]:
-    """Runs growing bursts until one is long enough to give the rate, then one of about `seconds`.
-
-    Args:
-        burst: Moves that many messages and returns the seconds.
-        seconds: How long the last burst should take.
-        first: The size of the first burst.
-
-    Returns:
-        The size of the last burst and the seconds that it took.
-    """
-    count, took = first, burst(first)
-    while took < MIN_BURST_S:
-        count = int(count * min(20.0, max(2.0, 1.5 * MIN_BURST_S / max(took, 1e-6))))
-        took = burst(count)
-    count = max(first, int(count * seconds / took))
-    return count, burst(count)
 
 
 def throughput(peer: str, load: Load, roles: tuple[str, str] = ("push", "pull"), *, outward: bool = False) -> Sample:

@@ -11,12 +11,13 @@ import omq.asyncio.broker
 from bench.broker.client_process import TRIPS, WARMUP_TRIPS
 from bench.broker.drivers import TOPIC
 from bench.broker.servers import serving
-from bench.measure import calibrated, percentiles
+from bench.measure import percentiles
 from bench.plan import RATE, Metric
 from bench.processes import RunError
 from bench.replicated.cluster import JOURNAL, DriverProcess, MeasuredCluster, busy
 from bench.replicated.report import ClusterTable
 from omq.broker import Client
+from omq.cli.bench import calibrated
 
 SERVERS = Metric("servers", "servers us", 2, less_is_better=True)
 CLIENT = Metric("client", "client us", 2, less_is_better=True)

@@ -140,9 +140,9 @@ class StatusLine:
 
 @contextmanager
 def address(transport: str) -> Iterator[str]:
-    """Yields a free endpoint."""
-    if transport == "tcp":
-        yield "tcp://127.0.0.1:*"
+    """Yields a free endpoint: a port picked by the system, or a path in a new folder."""
+    if transport != "ipc":
+        yield f"{transport}://127.0.0.1:*"
         return
     folder = tempfile.mkdtemp(prefix="omq-bench-")
     try:
