@@ -48,7 +48,7 @@ def test_ten_idle_sockets_cost_next_to_nothing(program):
     for how, one in running.items():
         share, switches = map(float, one.end().split())
         # Over a short window during other work; `python -m bench blocking-idle` measures the real figure.
-        assert share < 0.01, f"{how}: {share:.2%} of a core"
+        assert share < 0.02, f"{how}: {share:.2%} of a core"
         # A thread that looked each 10 ms would wake 100 times; a busy machine adds some of its own to a few.
         assert switches < 60, f"{how}: {switches} wake-ups a second"
 
