@@ -142,6 +142,8 @@ class Run:
         chances = [random.Random(self._chance.random()) for _ in range(len(work) + len(workers))]
         clients = [self._thread(run, chances.pop()) for run in work]
         workers_ = [self._thread(run, chances.pop()) for run in workers]
+        # Faults may leave no time for a message, and a history without one shows nothing.
+        until(lambda: self._errors or self.topic.bodies("append"), bound=PATIENT_S)
         first, *others = self.brokers.targets
         targets = [first, *self._chance.sample(others, self._chance.randint(0, len(others)))]
         healed = [threading.Event() for _ in targets]
