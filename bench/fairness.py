@@ -9,7 +9,7 @@ from statistics import median
 from bench.measure import Load, Sample
 from bench.peers.fairness import QUIET_INTERVAL_S
 from bench.processes import Worker
-from omq.cli.bench import address
+from omq.cli.bench.measure import address
 
 WINDOW_PAIRS = 3  # windows without the quiet peer, and with it: scheduling on few cores makes any single one differ
 SETTLE_S = 0.3  # before each window

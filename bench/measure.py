@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from bench.processes import Worker
-from omq.cli.bench import address, calibrated
+from omq.cli.bench.measure import address, calibrated
 
 #: The figures of a run, by the names of their metrics.
 Sample = dict[str, float]

@@ -17,7 +17,7 @@ from bench.processes import RunError
 from bench.replicated.cluster import JOURNAL, DriverProcess, MeasuredCluster, busy
 from bench.replicated.report import ClusterTable
 from omq.broker import Client
-from omq.cli.bench import calibrated
+from omq.cli.bench.measure import calibrated
 
 SERVERS = Metric("servers", "servers us", 2, less_is_better=True)
 CLIENT = Metric("client", "client us", 2, less_is_better=True)

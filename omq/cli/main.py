@@ -1,4 +1,4 @@
-"""`omq`: the command line of the package. Each command has a module of its own."""
+"""`omq`: the command line of the package. Each command has a module of its own, or a folder with its `command.py`."""
 
 from importlib import import_module
 from typing import Final
@@ -61,7 +61,10 @@ class LazyGroup(click.Group):
             from omq.cli.sockets.command import socket_command
 
             return socket_command(cmd_name)
-        command = getattr(import_module(f"omq.cli.{cmd_name}"), cmd_name)
+        module = import_module(f"omq.cli.{cmd_name}")
+        if hasattr(module, "__path__"):
+            module = import_module(f"omq.cli.{cmd_name}.command")
+        command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
         return command
 

@@ -15,9 +15,9 @@ import click
 import omq
 from omq.cli.errors import errors_of_command
 from omq.cli.examples import ExampleCommand
-from omq.cli.feed_file import FeedReader
 from omq.cli.parameters import FILE, FiniteFloat, progress_bar
 from omq.cli.percentiles import milliseconds, percentile
+from omq.cli.record.feed_file import FeedReader
 from omq.cli.sockets.ending import finish
 from omq.cli.sockets.messenger import Messenger
 from omq.cli.sockets.options import attach, new_socket, note, socket_options

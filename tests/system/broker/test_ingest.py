@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 import omq
 from omq.broker import Client, Message
-from omq.cli.ingest import ingest as ingest_command
+from omq.cli.ingest.command import ingest as ingest_command
 from tests.support.chaos_proxy import UP, Proxy
 from tests.support.cluster_members import Changes, Members
 from tests.support.waits import until

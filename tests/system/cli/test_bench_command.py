@@ -16,8 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 from bench.measure import Load, round_trips, throughput
-from omq.cli import bench
-from omq.cli.bench import measure
+from omq.cli.bench.measure import PATTERNS, measure
 from tests.system.cli.command_process import failed, run, run_first, start
 
 ROOT = Path(__file__).parents[3]
@@ -29,7 +28,7 @@ def rows(*words: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in run("bench", *QUICK, "--json", *words).splitlines()]
 
 
-@pytest.mark.parametrize("pattern", bench.PATTERNS)
+@pytest.mark.parametrize("pattern", PATTERNS)
 def test_both_libraries_are_measured(pattern: str) -> None:
     found = rows("--pattern", pattern)
     assert [(row["pattern"], row["transport"], row["size"], row["library"]) for row in found] == [

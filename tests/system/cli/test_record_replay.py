@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import omq
-from omq.cli.feed_file import FeedReader, FeedWriter
 from omq.cli.percentiles import percentile
+from omq.cli.record.feed_file import FeedReader, FeedWriter
 from tests.support.fork_server import ForkedProcess
 from tests.support.waits import least, until
 from tests.system.cli.command_process import BOUND, failed, finished, on_terminal, run, run_first, screen_of, start

@@ -12,6 +12,8 @@ import omq.cli
 from omq.cli.errors import echo, error_text, errors_of_command
 from omq.errors import BindError, ConnectError, OmqError, UsageError
 
+FOLDER = Path(omq.cli.__file__).parent
+
 
 @pytest.mark.parametrize(
     ("argument", "text"),
@@ -57,7 +59,7 @@ def test_standard_output_that_cannot_be_written_is_named(monkeypatch: pytest.Mon
     assert raised.value.message == "standard output: No space left on device"
 
 
-@pytest.mark.parametrize("path", sorted(Path(omq.cli.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda path: str(path.relative_to(FOLDER)))
 def test_only_echo_prints_on_standard_output(path: Path) -> None:
     """Elsewhere, an error of standard output is a traceback, or a line that seems to be about the broker's disk."""
     calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]

@@ -22,8 +22,16 @@ def test_version_and_commands() -> None:
 
 
 def test_each_module_of_a_command_is_listed() -> None:
-    names = [module.name for module in iter_modules(omq.cli.__path__) if module.name != "main"]
-    found = {name for name in names if isinstance(getattr(import_module(f"omq.cli.{name}"), name, None), click.Command)}
+    modules = {
+        found.name: f"omq.cli.{found.name}" + ".command" * found.ispkg
+        for found in iter_modules(omq.cli.__path__)
+        if found.name != "main"
+    }
+    found = {
+        name
+        for name, module in modules.items()
+        if isinstance(getattr(import_module(module), name, None), click.Command)
+    }
     assert found == set(COMMANDS) - set(SOCKETS)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from omq.cli.zmtp_decoder import ZmtpDecoder, ZmtpItem
+from omq.cli.sniff.zmtp_decoder import ZmtpDecoder, ZmtpItem
 
 
 def greeting(mechanism: bytes = b"NULL", version: bytes = b"\x03\x01", server: bytes = b"\0") -> bytes:

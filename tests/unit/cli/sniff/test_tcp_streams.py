@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from omq.cli.tcp_streams import Segment, StreamAssembler
+from omq.cli.sniff.tcp_streams import Segment, StreamAssembler
 
 START = 2**32 - 5  # sequence numbers begin again after 2**32
 

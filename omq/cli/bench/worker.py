@@ -1,4 +1,4 @@
-"""One process of `omq bench`: `python -m omq.cli.bench_worker LIBRARY ROLE ENDPOINT BYTES`.
+"""One process of `omq bench`: `python -m omq.cli.bench.worker LIBRARY ROLE ENDPOINT BYTES`.
 
 It reads the size of a burst from each line of standard input, and prints its results on standard output, a line of JSON
 each. One that binds prints its endpoint first. The loops are those of the project's own benchmarks.

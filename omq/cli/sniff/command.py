@@ -12,10 +12,10 @@ import click
 from omq.cli.errors import echo, errors_of_command
 from omq.cli.examples import ExampleCommand
 from omq.cli.parameters import FILE, sigterm_interrupts
+from omq.cli.sniff.tcp_streams import Segment, StreamAssembler, segments_of
+from omq.cli.sniff.zmtp_decoder import ZmtpDecoder, ZmtpItem
 from omq.cli.sockets.formats import json_part, quote
 from omq.cli.sockets.options import note
-from omq.cli.tcp_streams import Segment, StreamAssembler, segments_of
-from omq.cli.zmtp_decoder import ZmtpDecoder, ZmtpItem
 
 EXAMPLE: Final = "omq sniff capture.pcap"
 PREVIEW_BYTES: Final = 64  # of a part

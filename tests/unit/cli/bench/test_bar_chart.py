@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from omq.cli.bar_chart import BarChart, svg
+from omq.cli.bench.bar_chart import BarChart, svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

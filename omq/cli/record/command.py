@@ -12,8 +12,8 @@ import click
 
 from omq.cli.errors import errors_of_command
 from omq.cli.examples import ExampleCommand
-from omq.cli.feed_file import FeedWriter
 from omq.cli.parameters import FiniteFloat, NonEmptyPath, sigterm_interrupts
+from omq.cli.record.feed_file import FeedWriter
 from omq.cli.sockets.formats import parts_of
 from omq.cli.sockets.messenger import Messenger
 from omq.cli.sockets.options import attach, new_socket, note, read_bytes, socket_options

@@ -91,7 +91,7 @@ class IngestServer:
         """Waits for the broker, opens the endpoints and starts to copy messages."""
         listening = {}
         if self._http is not None:
-            from omq.cli.ingest_http import http_listener  # needs aiohttp, which is only required with --http
+            from omq.cli.ingest.http import http_listener  # needs aiohttp, which is only required with --http
 
             self._listener = http_listener(self._ingest)
             listening["http"] = await self._listener.start(self._http)

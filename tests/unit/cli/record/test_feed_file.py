@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from omq.cli.feed_file import MAGIC, FeedFileError, FeedReader, FeedWriter
+from omq.cli.record.feed_file import MAGIC, FeedFileError, FeedReader, FeedWriter
 
 MESSAGES = [(0, [b"a"]), (1_500_000, [b"", b"b" * 300]), (2**40, [b"c"])]
 

@@ -1,0 +1,1 @@
+"""The command `omq record`, and the file that it writes and `omq replay` reads."""
