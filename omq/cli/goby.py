@@ -21,7 +21,7 @@ from omq.cli.errors import echo, errors_of_command
 from omq.cli.examples import ExampleGroup
 from omq.cli.gobyd import OPTIONS
 from omq.cli.parameters import LEVELS, FiniteFloat, log_format_option
-from omq.cli.report import printable
+from omq.cli.tables import printable
 from omq.errors import Timeout
 from omq.serving.log import log_to_stderr
 

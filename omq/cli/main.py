@@ -30,6 +30,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "record": "Write the messages of a feed to FILE with the time of each, until SIGINT or SIGTERM.",
         "replay": "Send the messages of FILE, which `omq record` has written, with the times between them.",
         "sniff": "Print the ZMTP traffic in FILE, a pcap or pcapng capture, such as of tcpdump or Wireshark.",
+        "top": "Show the traffic of the sockets, topics and devices of processes that export metrics at each ENDPOINT.",
     },
     "Servers": {
         "broker": "Serve topics that persist, replay, and lose nothing that was acknowledged.",

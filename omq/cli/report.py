@@ -14,7 +14,7 @@ from omq.broker.start_time import describe_time
 from omq.broker.types import DurableInfo, GroupInfo, Message, TopicInfo
 from omq.cli.errors import echo
 from omq.cli.store import message_row
-from omq.cli.tables import COLUMN_GAP, print_aligned
+from omq.cli.tables import COLUMN_GAP, print_aligned, printable
 
 Row = TopicInfo | DurableInfo | GroupInfo
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -120,8 +120,3 @@ def setting_text(value: object) -> str:
     if isinstance(value, list):
         return ",".join(map(setting_text, value))
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def printable(text: str) -> str:
-    """Escapes line breaks and control characters of a text, which a terminal might interpret."""
-    return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

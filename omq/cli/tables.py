@@ -41,3 +41,8 @@ def print_framed(title: str, head: Sequence[str], rows: Sequence[Sequence[str]],
     for row in rows:
         table.add_row(*row)
     Console().print(table)
+
+
+def printable(text: str) -> str:
+    """Escapes line breaks and control characters of a text, which a terminal might interpret."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
