@@ -9,7 +9,7 @@ __all__ = ["missing_extra"]
 #: The extras of packages that only some features of a system need.
 EXTRAS: Final = {"nats": "replicated", "nkeys": "replicated"}
 #: Packages whose modules have another name.
-PACKAGES: Final = {"google": "protobuf", "bson": "pymongo", "nats": "nats-py"}
+PACKAGES: Final = {"google": "protobuf", "bson": "pymongo", "nats": "nats-py", "opentelemetry": "opentelemetry-api"}
 
 
 def missing_extra(subject: str, missing: ImportError, extra: str) -> ImportError:

