@@ -1,7 +1,8 @@
 """`omq`: the command line of the package. Each command has a module of its own, or a folder with its `command.py`."""
 
+import signal
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
 from omq.serving.extras import missing_extra
 
@@ -46,6 +47,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "topic": "Administer the topics of a running broker, publish to them and read them.",
     },
 }
+INTERRUPTED: Final = 128 + signal.SIGINT  # the exit status of an interrupted command, as a shell has it
 COMMANDS: Final = {name: text for section in SECTIONS.values() for name, text in section.items()}
 
 
@@ -68,6 +70,20 @@ class LazyGroup(click.Group):
         command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        found = super().resolve_command(ctx, args)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # omq_command.py has set it for the imports
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        return found
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(INTERRUPTED) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for section, commands in SECTIONS.items():
