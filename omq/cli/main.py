@@ -40,6 +40,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "pzq": "Store messages of producers until a consumer has acknowledged them.",
     },
     "Administration": {
+        "consumer": "Administer the durable subscriptions and consumer groups of a running broker.",
         "durable": "Administer the durable subscriptions of a running broker.",
         "goby": "Record, replay and watch a Goby bus (`omq gobyd`, or Goby's own).",
         "group": "Administer the consumer groups of a running broker.",

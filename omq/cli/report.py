@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 import click
@@ -16,7 +16,31 @@ from omq.cli.errors import echo
 from omq.cli.store import message_row
 from omq.cli.tables import COLUMN_GAP, print_aligned, printable
 
-Row = TopicInfo | DurableInfo | GroupInfo
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRow:
+    """A durable subscription or a consumer group, as `omq consumer` prints it.
+
+    Attributes:
+        name: Its name.
+        kind: `durable` or `group`.
+        position: The cursor of a durable subscription: the id of the last acknowledged message.
+        lag: The number of kept messages that it has not acknowledged.
+        in_flight: The number of those that the consumers of a group have.
+        open: The number of clients that have it open.
+        active: When it was last in use, in seconds since 1970.
+    """
+
+    name: str
+    kind: str
+    position: int | None
+    lag: int
+    in_flight: int | None
+    open: int
+    active: float
+
+
+Row = TopicInfo | DurableInfo | GroupInfo | ConsumerRow
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -66,7 +90,7 @@ def print_table(kind: type[Row], rows: Sequence[Row], as_json: bool) -> None:
         return
     names = [field.name for field in fields(kind)]
     cells = [[text_of(getattr(row, name)) for name in names] for row in rows]
-    is_number = [bool(rows) and type(getattr(rows[0], name)) is int for name in names]
+    is_number = [any(type(getattr(row, name)) is int for row in rows) for name in names]
     print_aligned([name.upper() for name in names], cells, is_number)
 
 
@@ -106,6 +130,8 @@ def print_message(message: Message, as_json: bool) -> None:
 def text_of(value: object) -> str:
     """Formats the value of a field: settings as the arguments of `omq topic alter`, seconds since 1970 as a time."""
     match value:
+        case None:
+            return "-"
         case bool():
             return "yes" if value else "no"
         case float():

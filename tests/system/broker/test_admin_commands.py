@@ -384,6 +384,52 @@ def test_groups_are_listed_moved_and_deleted(commands: Commands, client: Client)
     assert client.groups("t") == []
 
 
+def test_consumers_of_both_kinds_are_listed_and_deleted(commands: Commands, client: Client) -> None:
+    client.create("t", persistence="weak")
+    assert commands.json("consumer", "ls", "t") == []
+    client.publish_many("t", [b"a", b"b", b"c"])
+    reader = client.subscribe("t", name="r", replay="earliest")
+    with client.consume("t", group="g", replay="earliest", credit=2) as consumer:
+        consumer.ack([consumer.recv(timeout=20)])
+        consumer.recv(timeout=20)
+        client.flush()
+        durable, group = commands.json("consumer", "ls", "t")
+        for row in (durable, group):
+            assert time.time() - row.pop("active") < 100
+        assert durable == {"name": "r", "kind": "durable", "position": 0, "lag": 3, "in_flight": None, "open": 1}
+        assert group | {"in_flight": 0} == {
+            "name": "g", "kind": "group", "position": None, "lag": 2, "in_flight": 0, "open": 1,
+        }  # fmt: skip
+        assert 1 <= group["in_flight"] <= 2
+        assert "'g'" in commands.fails("consumer", "delete", "t", "g", "--yes")
+        assert "'r'" in commands.fails("consumer", "delete", "t", "r", "--yes")
+    reader.close()
+    head, *lines = commands.run("consumer", "ls", "t").splitlines()
+    assert head.split() == ["NAME", "KIND", "POSITION", "LAG", "IN_FLIGHT", "OPEN", "ACTIVE"]
+    assert [line.split()[:6] for line in lines] == [
+        ["r", "durable", "0", "3", "-", "0"],
+        ["g", "group", "-", "2", "0", "0"],
+    ]
+    shown = commands.json("consumer", "info", "t", "g")
+    assert (shown["name"], shown["kind"], shown["lag"], shown["open"]) == ("g", "group", 2, 0)
+    assert commands.run("consumer", "info", "t", "r").splitlines()[1].split() == ["kind", "durable"]
+
+    client.consume("t", group="r").close()
+    assert "--kind is missing" in commands.run("consumer", "info", "t", "r", status=2)
+    assert "--kind is missing" in commands.run("consumer", "delete", "t", "r", "--yes", status=2)
+    assert commands.run("consumer", "delete", "t", "r", "--kind", "group", "--yes") == "t, r: deleted\n"
+    assert [one.name for one in client.groups("t")] == ["g"]
+    assert commands.json("consumer", "delete", "t", "r", "--yes") == {
+        "topic": "t", "name": "r", "kind": "durable", "deleted": True,
+    }  # fmt: skip
+    assert client.durables("t") == []
+    assert commands.fails("consumer", "info", "t", "r") == "Error: topic 't' has no durable subscription or group 'r'"
+    assert "no durable subscription 'g'" in commands.fails("consumer", "delete", "t", "g", "--kind", "durable", "--yes")
+    assert "'gone'" in commands.fails("consumer", "ls", "gone")
+    assert commands.run("consumer", "delete", "t", "g", "--yes") == "t, g: deleted\n"
+    assert client.groups("t") == []
+
+
 # ---------------------------------------------------------------------- security
 
 
