@@ -95,6 +95,10 @@ class SocketCommand:
             self._transfer(Messenger(socket, self._options["timeout"], self._group, self._attach(socket)))
         except KeyboardInterrupt:
             interrupted = True
+        except click.ClickException:
+            if self._row.role is Flow.SEND:
+                finish(socket, interrupted)  # the input is not valid: what was before it leaves
+            raise
         if self._row.role is Flow.RECEIVE:
             socket.stop()
             return

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
+import termios
 from pathlib import Path
 
 import pytest
@@ -345,14 +347,19 @@ def test_timeouts_end_with_status_1(free_place: str) -> None:
     assert "no message within 0.1 s" in failed(start("req", "-c", free_place, "-D", "x", "-t", "0.1"))
 
 
-def test_invalid_input_ends_after_what_is_before_it() -> None:
-    with omq.PULL(bind=TCP) as pull:
-        process = start("push", "-c", pull.endpoints[0], "-F", "json", stdin=subprocess.PIPE)
-        process.stdin.write(b'["good"]\n{"bad": 1}\n')
-        process.stdin.close()
-        process.stdin = None
-        assert failed(process).startswith("Error: standard input: line 2: must be text")
+def test_invalid_input_ends_after_what_is_before_it(free_place: str) -> None:
+    process = start("push", "-c", free_place, "-F", "json", stdin=subprocess.PIPE)
+    process.stdin.write(b'["good"]\n{"bad": 1}\n')
+    process.stdin.flush()
+    unread = bytearray(4)
+    until(lambda: not fcntl.ioctl(process.stdin, termios.FIONREAD, unread) and unread == bytes(4))
+    process.stdin.close()
+    process.stdin = None
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.3)  # it waits for its first peer
+    with omq.PULL(bind=free_place) as pull:
         assert pull.recv(timeout=BOUND) == b"good"
+        assert failed(process).startswith("Error: standard input: line 2: must be text")
 
 
 @pytest.mark.parametrize(
