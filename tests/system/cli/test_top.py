@@ -8,6 +8,7 @@ import re
 import select
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,6 +23,7 @@ from prometheus_client.registry import Collector
 
 import omq.broker
 import omq.pzq
+from tests.support.fork_server import ForkedProcess
 from tests.system.broker.server_process import broker
 from tests.system.cli.command_process import BOUND, failed, on_terminal, run, screen_of, start
 
@@ -71,6 +73,28 @@ def hanging() -> Iterator[str]:
     """Accepts connections without an answer, and yields the endpoint."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+#: A program that exports the metrics of its sockets.
+SOCKETS = """
+import sys, time
+import omq, omq.metrics
+from prometheus_client import start_http_server
+
+pull = omq.PULL(bind="tcp://127.0.0.1:*")
+push = omq.PUSH(connect=pull.endpoints[0])
+pub = omq.PUB(bind="tcp://127.0.0.1:*", send_hwm=1, linger=0)
+sub = omq.SUB(connect=pub.endpoints[0], subscribe=b"", recv_hwm=1)
+pub.wait_subscribed()
+omq.metrics.SocketCollector({"feed": push, "sink": pull, "ticks": pub})
+server, _ = start_http_server(0, "127.0.0.1")
+print(server.server_port, flush=True)
+while True:
+    push.send(b"x" * 100)
+    pull.recv()
+    pub.send(b"y" * 100_000)
+    time.sleep(0.001)
+"""
 
 
 def rows_of(output: bytes) -> list[dict[str, Any]]:
@@ -132,6 +156,23 @@ def test_topics_devices_and_sockets_are_rows(tmp_path: Path) -> None:
     assert table["feed"]["messages_out"] > 0
     assert (table["feed"]["queue"], table["feed"]["peers"]) == (3, 3)
     assert table["feed"]["drops"] >= 2000
+
+
+def test_sockets_of_a_program_are_rows() -> None:
+    pytest.importorskip("omq.metrics")
+    with ForkedProcess("-c", SOCKETS, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        endpoint = program.stdout.readline().decode().strip()
+        rows = {row["name"]: row for row in rows_of(run("top", endpoint, "-n", "1", "--json"))}
+        program.kill()
+        program.communicate(BOUND)
+    feed, sink, ticks = rows["feed"], rows["sink"], rows["ticks"]
+    assert (feed["type"], sink["type"], ticks["type"]) == ("PUSH", "PULL", "PUB")
+    assert feed["messages_out"] > 0
+    assert feed["bytes_out"] > 100 * feed["messages_out"]
+    assert sink["messages_in"] > 0
+    assert ticks["drops"] > 0
+    assert {row["peers"] for row in rows.values()} == {1}
 
 
 def test_a_process_that_is_away_comes_back_without_negative_rates(free_port: int) -> None:

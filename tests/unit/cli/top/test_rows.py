@@ -2,6 +2,7 @@
 
 import pytest
 
+import omq
 from omq.cli.top.rows import METRICS, Scrape, Source, TopRow, rows_of, sorted_rows
 
 SOCKETS = """\
@@ -72,6 +73,14 @@ def test_each_metric_is_exported() -> None:
     device = {f"omq_pzq_{one.metric}" + "_total" * (one.kind == "counter") for one in DEVICE.values()}
     names = {name for name in METRICS if not name.startswith("omq_socket_")}
     assert names <= {*SAMPLES, *ingest, *device}
+
+
+def test_each_metric_of_a_socket_is_exported() -> None:
+    metrics = pytest.importorskip("omq.metrics")
+    with omq.PUSH() as push:
+        collector = metrics.SocketCollector([push], registry=None)
+        exported = {sample.name for family in collector.collect() for sample in family.samples}
+    assert {name for name in METRICS if name.startswith("omq_socket_")} <= exported
 
 
 @pytest.mark.parametrize("text", ["<html>", "omq_socket_peers{", "omq_socket_peers x", 'omq_socket_peers{socket="a} 1'])
