@@ -110,6 +110,5 @@ setup(
     packages=[*find_packages(include=["omq", "omq.*"]), "pyspark_omq"],
     # Spark looks for data sources in the top-level modules whose names begin like this one's.
     package_dir={"pyspark_omq": "omq/spark/top/pyspark_omq"},
-    py_modules=["omq_command"],
     ext_modules=modules,
 )

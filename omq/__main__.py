@@ -1,6 +1,6 @@
 """`python -m omq`: the command `omq`."""
 
-from omq.cli.main import main
+from omq.cli.program import run
 
 if __name__ == "__main__":
-    main(prog_name="omq")
+    run()

@@ -76,7 +76,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         found = super().resolve_command(ctx, args)
-        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # omq_command.py has set it for the imports
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # `omq.cli.program` has set it for the imports
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return found
 

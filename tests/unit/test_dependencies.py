@@ -17,7 +17,7 @@ TREE = sources.ROOT
 EXAMPLES = TREE / "docs" / "examples"
 #: These run in environments of their own, which have what they import.
 PROGRAMS = TREE / "tests" / "system" / "drop_in" / "programs"
-OURS = {"omq", "tests", "bench", "omq_command", "pyspark_omq"} | {path.stem for path in EXAMPLES.glob("*.py")}
+OURS = {"omq", "tests", "bench", "pyspark_omq"} | {path.stem for path in EXAMPLES.glob("*.py")}
 #: Comes with CPython where its tests are installed, and is asked for with `importorskip`.
 INTERPRETER = {"_testcapi"}
 #: The clients of other servers, which `python -m bench.broker.install` fetches before they are measured.

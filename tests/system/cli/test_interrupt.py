@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import os, sys
 sys.addaudithook(lambda event, values: (event, values[:1]) == ("import", ("omq.cli.main",)) and os.write({}, b"."))
-from omq_command import run
+from omq.cli.program import run
 run()
 """
 MOMENTS_MS = range(0, 601, 50)
@@ -75,7 +75,7 @@ def test_the_end_of_a_command_is_interrupted_silently() -> None:
 
 
 def test_a_shell_has_the_status_130(free_place: str) -> None:
-    script = f'{sys.executable} -c "from omq_command import run; run()" topic ls --broker {free_place}; echo $?'
+    script = f'{sys.executable} -c "from omq.cli.program import run; run()" topic ls --broker {free_place}; echo $?'
     with subprocess.Popen(
         ["bash", "-c", f"trap : INT; {script}"],
         env=ENVIRONMENT,
@@ -92,7 +92,7 @@ def test_a_shell_has_the_status_130(free_place: str) -> None:
 
 def test_an_ignored_signal_stays_ignored() -> None:
     script = (
-        f"trap '' INT; {sys.executable} -c \"from omq_command import run; run()\" --version & kill -INT $!; wait $!"
+        f"trap '' INT; {sys.executable} -c \"from omq.cli.program import run; run()\" --version & kill -INT $!; wait $!"
     )
     done = subprocess.run(["sh", "-c", script], env=ENVIRONMENT, capture_output=True, text=True, timeout=BOUND)
     assert (done.returncode, done.stdout[:4], done.stderr) == (0, "omq ", "")

@@ -1,4 +1,4 @@
-"""The program `omq`. It is not in the package, because importing that takes most of the time until a command starts."""
+"""The program `omq`. Importing a command takes most of the time until it starts, so signals are set before that."""
 
 import signal
 import sys
@@ -12,7 +12,7 @@ def run() -> None:
     from omq.cli.main import INTERRUPTED, main  # it sets the handler of Python once the command is imported
 
     try:
-        main()
+        main(prog_name="omq")
     except SystemExit as end:
         if end.code != INTERRUPTED:
             raise
@@ -22,7 +22,3 @@ def run() -> None:
     finally:
         if not is_ignored:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-if __name__ == "__main__":
-    run()
