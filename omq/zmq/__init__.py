@@ -20,6 +20,7 @@ from omq.zmq.error import (
     ZMQBindError,
     ZMQError,
     ZMQVersionError,
+    error_of,
     strerror,
     translate,
     zmq_errno,
@@ -31,7 +32,7 @@ from omq.zmq.proxies import device, proxy, proxy_steerable
 from omq.zmq.security import curve_keypair, curve_public, has
 from omq.zmq.socket import Socket, SyncSocket
 from omq.zmq.stopwatch import Stopwatch
-from omq.zmq.tracker import _FINISHED_TRACKER, MessageTracker
+from omq.zmq.tracker import _FINISHED_TRACKER, MessageTracker, Release
 from omq.zmq.version import (
     __revision__,
     __version__,
@@ -41,7 +42,7 @@ from omq.zmq.version import (
     zmq_version_info,
 )
 
-_configure(Frame, translate)
+_configure(Frame, Release, _FINISHED_TRACKER, error_of, translate)
 
 #: Whether the newer socket types are there.
 DRAFT_API: bool = True

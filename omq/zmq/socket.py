@@ -8,7 +8,7 @@ import pickle
 import random
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, overload
 
 import omq
 from omq import errors
@@ -26,7 +26,7 @@ from omq.zmq.frame import COPY_THRESHOLD, Frame, default_copy_threshold
 from omq.zmq.monitor import SocketMonitor
 from omq.zmq.options import QUEUEING, OptionState, get_option, set_option
 from omq.zmq.poll import Poller
-from omq.zmq.tracker import _FINISHED_TRACKER, MessageTracker, Release
+from omq.zmq.tracker import MessageTracker
 from omq.zmq.utils import jsonapi
 
 _SNDMORE = int(constants.SNDMORE)
@@ -517,61 +517,20 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
     def _send_part(
         self, data: Any, flags: int, copy: bool, track: bool, routing_id: int | None, group: str | None
     ) -> MessageTracker | None:
-        """Sends a part that is not plain bytes, or with unusual arguments; see `send`."""
+        """Sends a part with a receiver or a group, or raises for text or a closed socket; see `send`."""
         if isinstance(data, str) and not self.closed:
             raise TypeError("unicode not allowed, use send_string")
         self._check()
-        frame: Any = data if isinstance(data, FrameData) else None
-        if frame is not None and track and not frame.tracker:
-            raise ValueError("Not a tracked message")
         if routing_id is not None or group is not None:
             # As libzmq notes them in a message, other types ignore them.
-            frame = Frame(data, copy=False) if frame is None else frame
+            frame: Any = data if isinstance(data, FrameData) else Frame(data, copy=False)
             if routing_id is not None:
                 frame.set("routing_id", routing_id)
             if group is not None:
                 frame.set("group", group)
-        if frame is None:
-            size = memoryview(data).nbytes
-            if copy or size < self.copy_threshold:
-                if flags & _SNDMORE and type(data) is not bytes:
-                    data = Frame(data, copy=True)._payload  # it waits for the other parts, and must not change
-                elif not (isinstance(data, bytes) or (isinstance(data, memoryview) and data.c_contiguous)):
-                    data = Frame(data, copy=False)
-                self._pass_on(data, flags)
-                return None if copy else _FINISHED_TRACKER
-            frame = Frame(data, track=track, copy=False)
-        release = frame.tracker_event
-        if isinstance(release, Release):
-            release.add(self._handle)
-        self._pass_on(frame._payload, flags, frame)
-        tracker: MessageTracker | None = frame.tracker
-        return tracker
-
-    def _pass_on(self, payload: Any, flags: int, frame: Any = None) -> None:
-        """Sends the last part of a message with all its parts, or keeps a part until the last one comes."""
-        handle = self._handle
-        if handle.has_more and self._handle.state.kind in (Kind.REQ, Kind.REP):
-            raise error_of(constants.EFSM)
-        route = TRAITS[self._handle.state.kind].route
-        if flags & _SNDMORE:
-            if TRAITS[self._handle.state.kind].single_part:
-                raise error_of(Errno.EINVAL)
-            if handle.begun is None:
-                self._await_room(flags, payload)
-                handle.begun = []
-            handle.begun.append(payload)
-            return
-        if handle.begun is None and self._handle.state.kind in _ADDRESSED:
-            return  # a message without a receiver is dropped
-        if handle.begun is not None:
-            parts = [*handle.begun, payload]
-            handle.begun = None
-            handle.send_message(parts, flags)
-        elif route is None:
-            handle.send_message(payload, flags)
-        else:
-            self._send_routed(payload, flags, route, frame)
+            data = frame
+        sent: MessageTracker | None = self._handle.send_part(self, data, flags, copy, track)
+        return sent
 
     def _await_room(self, flags: int, payload: Any) -> None:
         """Waits for room before the first part of a message; raises what libzmq raises at the first part."""
@@ -593,10 +552,10 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         except errors.OmqError as error:
             raise translate(error, handle) from None
 
-    def _send_routed(self, payload: Any, flags: int, route: Route, frame: Any) -> None:
+    def _send_routed(self, payload: Any, flags: int, frame: Any) -> None:
         """Sends to a group or to a peer by its number."""
         keywords: dict[str, Any] = {"timeout": 0.0} if flags & _DONTWAIT else {}
-        if route is Route.GROUP:
+        if TRAITS[self._handle.state.kind].route is Route.GROUP:
             keywords["group"] = (frame._group if frame is not None else None) or ""
         else:
             keywords["routing_id"] = (frame._routing_id if frame is not None else None) or 0
@@ -619,45 +578,6 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
             self.send(part, _SNDMORE | flags, copy=copy, track=track)
         sent: MessageTracker | None = self.send(msg_parts[-1], flags, copy=copy, track=track)
         return sent
-
-    def _recv_frame(self, flags: int, track: bool) -> Frame:
-        """Takes the next part as a frame; see `recv`."""
-        self._check()
-        frame = cast("Frame", self._handle.take_frame(flags))
-        if track:
-            frame.tracker = _FINISHED_TRACKER
-        return frame
-
-    def recv_into(self, buffer: Any, /, *, nbytes: int = 0, flags: int = 0) -> int:
-        """Takes the next part into a buffer; what does not fit is lost.
-
-        Args:
-            buffer: Writable and contiguous.
-            nbytes: Bytes to write at most; 0 for the size of the buffer.
-            flags: See `recv`.
-
-        Returns:
-            The size of the part in bytes, also if it is larger than the buffer.
-
-        Raises:
-            ZMQError: As `recv`.
-            BufferError: The buffer is not writable, or not contiguous.
-            ValueError: *nbytes* is negative, or larger than the buffer.
-        """
-        self._check()
-        if nbytes < 0:
-            raise ValueError(f"{nbytes=} must be non-negative")
-        view = memoryview(buffer)
-        if view.readonly or not view.contiguous:
-            raise BufferError("memoryview: underlying buffer is not writable or not contiguous")
-        target = view.cast("B") if view.nbytes else view
-        if nbytes > view.nbytes:
-            raise ValueError(f"{nbytes=} too big for memoryview of {view.nbytes}B")
-        part = self.recv(flags)
-        room = min(nbytes or view.nbytes, len(part))
-        if room:
-            target[:room] = part[:room]
-        return len(part)
 
     def _deserialize(self, recvd: Any, load: Callable[[Any], Any]) -> Any:
         """Converts what `recv` has returned; asynchronous sockets override it."""

@@ -1,11 +1,17 @@
 # The calls of the pyzmq face that run for every message.
 
 from omq._core.calls.sync cimport SyncCore
+from omq._core.zmq.frame cimport FrameData
 
 
 cdef enum:
     DONTWAIT = 1
     SNDMORE = 2
+    ROUTER_MANDATORY = 33
+    EFSM = 156384763
+
+
+cdef class SocketCalls
 
 
 cdef class Handle:
@@ -19,6 +25,9 @@ cdef class Handle:
     cdef bint _plain                 # `send` of the omq socket needs no keyword
     cdef bint _always                # libzmq reports POLLOUT for the type at all times: messages without a peer are dropped
     cdef bint _single                # and a message of one part is complete
+    cdef bint _several               # messages may have several parts
+    cdef bint _paired                # requests and replies alternate
+    cdef bint _addressed             # a message begins with its receiver
     cdef object _sender              # the session that `_rest` came from
     cdef object _group
     cdef object _routing_id
@@ -31,7 +40,13 @@ cdef class Handle:
     cdef bint put_parts_now(self, list parts) except -1
     cdef int fail(self, object error) except -1
     cdef object put(self, object data, int flags)
+    cdef bint _is_idle(self)
+    cdef bint _has_room(self) except -1
+    cdef FrameData _frame_of(self, SocketCalls socket, object data, bint copy, bint track)
+    cdef object _payload_of(self, FrameData frame, object data)
+    cdef FrameData _received(self, object part, bint more, bint track)
 
 
 cdef class SocketCalls:
     cdef public Handle _handle
+    cdef Py_ssize_t threshold(self) except -1

@@ -3,6 +3,16 @@
 A call with its usual arguments goes straight to the omq socket; the classes of `omq.zmq` handle all others.
 """
 
+from cpython.buffer cimport (
+    PyBUF_ANY_CONTIGUOUS,
+    PyBUF_WRITABLE,
+    PyBuffer_Release,
+    PyObject_CheckBuffer,
+    PyObject_GetBuffer,
+)
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.string cimport memcpy
+
 from omq._core.calls.attempt cimport READY_IN, READY_OUT, TAKE_MANY
 from omq._core.calls.leader cimport BlockedCall
 from omq._core.calls.sync cimport SyncCore
@@ -10,22 +20,39 @@ from omq._core.clock cimport now_ns
 from omq._core.zmq.frame cimport FrameData
 from omq._core.queues.peer cimport RecvQueue
 
+import errno
+
 from omq.errors import OmqError
 from omq.types import TRAITS, UNSET, SocketType
 
-cdef object _new_frame = None        # makes an empty frame
+cdef object _frame_class = None
+cdef object _release_class = None    # of the event that a tracked frame has
+cdef object _finished_tracker = None
+cdef object _error_of = None         # returns the error with a number
 cdef object _translate = None        # returns the error of the face for one of omq
 
 
-def configure(new_frame: Callable[[], FrameData], translate: Callable[[Exception, Handle], BaseException]) -> None:
+def configure(
+    frame_class: type[FrameData],
+    release_class: type[Any],
+    finished_tracker: Any,
+    error_of: Callable[[int], BaseException],
+    translate: Callable[[Exception, Handle], BaseException],
+) -> None:
     """Sets what the face makes of frames and errors, before the first call.
 
     Args:
-        new_frame: Returns a new frame.
+        frame_class: The class of frames.
+        release_class: The class of the event that a tracked frame has; `add` notes each send of its memory.
+        finished_tracker: The tracker of memory that is free at once.
+        error_of: Returns the error with a number.
         translate: Returns the error to raise for one of omq's.
     """
-    global _new_frame, _translate
-    _new_frame = new_frame
+    global _frame_class, _release_class, _finished_tracker, _error_of, _translate
+    _frame_class = frame_class
+    _release_class = release_class
+    _finished_tracker = finished_tracker
+    _error_of = error_of
     _translate = translate
 
 
@@ -44,7 +71,10 @@ cdef class Handle:
         self.context = context
         self._plain = TRAITS[core.socket_type].route is None
         self._always = not self._plain or core.socket_type is SocketType.STREAM
-        self._single = self._plain and core.socket_type not in (SocketType.ROUTER, SocketType.STREAM)
+        self._addressed = core.socket_type in (SocketType.ROUTER, SocketType.STREAM)
+        self._single = self._plain and not self._addressed
+        self._several = not TRAITS[core.socket_type].single_part
+        self._paired = core.socket_type in (SocketType.REQ, SocketType.REP)
 
     @property
     def omq(self) -> Any:
@@ -145,19 +175,47 @@ cdef class Handle:
             self._rest = None
         return part
 
-    def take_frame(self, int flags) -> Any:
+    def take_frame(self, int flags, bint track) -> Any:
         """Takes the next part as a frame that knows its sender."""
-        cdef FrameData frame = _new_frame()
         cdef bint kept = self._keeps
         self._keeps = True
         try:
             part = self.take_part(flags)
         finally:
             self._keeps = kept
-        frame.receive(part, self._rest is not None)
-        frame.describe(self._sender, self._group, self._routing_id)
+        frame = self._received(part, self._rest is not None, track)
         if self._rest is None:
             self._sender = None
+        return frame
+
+    def take_frames(self, int flags, bint track) -> list[Any]:
+        """Takes the next message, or the rest of one, as frames that know their sender."""
+        cdef bint kept = self._keeps
+        cdef list parts = self._rest
+        self._keeps = True
+        try:
+            message = self.take(flags) if parts is None else None
+        finally:
+            self._keeps = kept
+        if parts is not None:
+            self._rest = None
+            parts.reverse()
+        elif type(message) is list:
+            parts = message
+        else:
+            parts = [message]
+        last = len(parts) - 1
+        frames = [self._received(part, i < last, track) for i, part in enumerate(parts)]
+        self._sender = None
+        return frames
+
+    cdef FrameData _received(self, object part, bint more, bint track):
+        """Makes the frame of a received part."""
+        cdef FrameData frame = _frame_class.__new__(_frame_class)
+        frame.receive(part, more)
+        frame.describe(self._sender, self._group, self._routing_id)
+        if track:
+            frame.tracker = _finished_tracker
         return frame
 
     cdef object put(self, object data, int flags):
@@ -204,9 +262,98 @@ cdef class Handle:
             core._leave()
         return event.is_set()
 
-    def send_message(self, data: object, int flags) -> None:
-        """Sends a message: `bytes` or another buffer, or a list or tuple of parts."""
-        self.put(data, flags)
+    cdef bint _is_idle(self):
+        """Returns whether the socket is open, and no message is being sent or received part by part."""
+        return self.begun is None and self._rest is None and not self.closed and not self.context.terminating
+
+    cdef bint _has_room(self) except -1:
+        """Returns whether a message can begin now, for certain."""
+        if self._core.send_queue is None or self._paired:
+            return False
+        if self._addressed:
+            return self._core.socket_type is SocketType.ROUTER and not self.state.values.get(ROUTER_MANDATORY)
+        # Unlike `poll`, this leaves the messages before it in their batch.
+        self._core._enter()
+        try:
+            return self._core.send_queue.can_put()
+        finally:
+            self._core._leave()
+
+    cdef FrameData _frame_of(self, SocketCalls socket, object data, bint copy, bint track):
+        """Returns the frame that lends the memory of a part; None if the part is used within the call."""
+        cdef FrameData frame
+        if isinstance(data, FrameData):
+            frame = data
+            if track and not frame.tracker:
+                raise ValueError("Not a tracked message")
+        elif copy or (PyBytes_GET_SIZE(data) if type(data) is bytes else memoryview(data).nbytes) < socket.threshold():
+            return None
+        else:
+            frame = _frame_class(data, track, False)
+        if type(frame.tracker_event) is _release_class:
+            frame.tracker_event.add(self)
+        return frame
+
+    cdef object _payload_of(self, FrameData frame, object data):
+        """Returns the object for the omq socket to send."""
+        if frame is not None:
+            return frame.payload()
+        if type(data) is bytes or type(data) is bytearray or (type(data) is memoryview and data.c_contiguous):
+            return data
+        if data is None:
+            memoryview(data)  # raises, as for any other object without memory: `Frame(None)` is an empty part
+        return _frame_class(data, False, False)  # memory in Fortran's order is contiguous for it
+
+    def send_part(self, SocketCalls socket, data: Any, int flags, bint copy, bint track) -> Any:
+        """Sends the last part of a message with all its parts, or keeps a part until the last one comes.
+
+        Args:
+            socket: The socket that is called.
+            data: A frame, or another object with contiguous memory.
+            flags: See `SocketCalls.send`, also for the other arguments, the result and the errors.
+        """
+        cdef FrameData frame = self._frame_of(socket, data, copy, track)
+        cdef FrameData kept
+        cdef list parts
+        payload = self._payload_of(frame, data)
+        if self._rest is not None and self._paired:
+            raise _error_of(EFSM)
+        if flags & SNDMORE:
+            if not self._several:
+                raise _error_of(errno.EINVAL)
+            if frame is None and type(payload) is not bytes:
+                kept = _frame_class.__new__(_frame_class)
+                kept._copy_from(payload)  # it waits for the other parts, and must not change
+                payload = kept.payload()
+            if self.begun is None:
+                if not self._has_room():
+                    socket._await_room(flags, payload)
+                self.begun = []
+            self.begun.append(payload)
+        elif self.begun is not None:
+            parts = [*self.begun, payload]
+            self.begun = None
+            self.put(parts, flags)
+        elif self._plain and not self._addressed:
+            self.put(payload, flags)
+        elif not self._addressed:
+            socket._send_routed(payload, flags, frame)
+        # A ROUTER or STREAM drops a message without a receiver.
+        if frame is not None:
+            return frame.tracker
+        return None if copy else _finished_tracker
+
+    def send_parts(self, SocketCalls socket, msg_parts: Sequence[Any], int flags, bint copy, bint track) -> Any:
+        """Sends a message of parts, each `bytes`, a frame or another object with contiguous memory, at once."""
+        cdef FrameData frame = None
+        cdef list parts = []
+        for part in msg_parts:
+            frame = self._frame_of(socket, part, copy, track)
+            parts.append(self._payload_of(frame, part))
+        self.put(parts, flags)
+        if frame is not None:
+            return frame.tracker
+        return None if copy else _finished_tracker
 
 
 cdef class SocketCalls:
@@ -240,12 +387,20 @@ cdef class SocketCalls:
             TypeError: *data* is text, or has no contiguous memory.
         """
         cdef Handle handle = self._handle
+        if handle is None or routing_id is not None or group is not None:
+            return self._send_part(data, flags, copy, track, routing_id, group)
         if (
-            type(data) is bytes and flags & ~DONTWAIT == 0 and copy and routing_id is None and group is None
-            and handle is not None and handle._single and handle.begun is None and handle._rest is None
+            type(data) is bytes and flags & ~DONTWAIT == 0 and copy
+            and handle._single and handle.begun is None and handle._rest is None
         ):
             return handle.put(data, flags)
-        return self._send_part(data, flags, copy, track, routing_id, group)
+        if isinstance(data, str) or handle.closed or self._closed or handle.context.terminating:
+            return self._send_part(data, flags, copy, track, routing_id, group)
+        return handle.send_part(self, data, flags, copy, track)
+
+    cdef Py_ssize_t threshold(self) except -1:
+        """Returns the size in bytes from which memory is lent."""
+        return self.copy_threshold
 
     def recv(self, int flags=0, bint copy=True, bint track=False) -> Any:
         """Takes the next part.
@@ -267,7 +422,8 @@ cdef class SocketCalls:
                     return part
                 handle.keep(<list>part)
             return handle.take_part(flags)
-        return self._recv_frame(flags, track)
+        self._check()
+        return handle.take_frame(flags, track)
 
     def send_multipart(
         self, msg_parts: Any, int flags=0, bint copy=True, bint track=False, **kwargs: Any
@@ -289,15 +445,21 @@ cdef class SocketCalls:
             TypeError: As `send`.
         """
         cdef Handle handle = self._handle
-        cdef bint plain = flags & ~DONTWAIT == 0 and copy and handle is not None and handle._plain
-        cdef Py_ssize_t least = 1 if plain and handle._single else 2  # ROUTER and STREAM drop a part without a message
-        plain = plain and handle.begun is None and handle._rest is None
-        if plain and (type(msg_parts) is list or type(msg_parts) is tuple) and len(msg_parts) >= least:
-            for part in msg_parts:
-                if type(part) is not bytes:
-                    break
-            else:
-                return handle.put(msg_parts, flags)
+        cdef bint simple = flags & ~DONTWAIT == 0 and handle is not None and handle._plain and handle._is_idle()
+        cdef bint lends = not copy
+        cdef Py_ssize_t least
+        if simple and (type(msg_parts) is list or type(msg_parts) is tuple):
+            least = 1 if handle._single else 2  # ROUTER and STREAM drop a part without a message
+            if len(msg_parts) >= least and (handle._several or len(msg_parts) == 1):
+                for part in msg_parts:
+                    if type(part) is not bytes:
+                        lends = True
+                        if isinstance(part, str) or not PyObject_CheckBuffer(part):
+                            break
+                else:
+                    if lends and not self._closed:
+                        return handle.send_parts(self, msg_parts, flags, copy, track)
+                    return handle.put(msg_parts, flags)
         return self._send_parts(msg_parts, flags, copy, track)
 
     def recv_multipart(self, int flags=0, bint copy=True, bint track=False) -> Any:
@@ -320,7 +482,38 @@ cdef class SocketCalls:
             handle._rest = None
             parts.reverse()
             return parts
-        frames = [self._recv_frame(flags, track)]
-        while handle.has_more:
-            frames.append(self._recv_frame(flags, track))
-        return frames
+        self._check()
+        return handle.take_frames(flags, track)
+
+    def recv_into(self, buffer: Any, /, *, nbytes: int = 0, int flags=0) -> int:
+        """Takes the next part into a buffer; what does not fit is lost.
+
+        Args:
+            buffer: Writable and contiguous.
+            nbytes: Bytes to write at most; 0 for the size of the buffer.
+            flags: See `recv`.
+
+        Returns:
+            The size of the part in bytes, also if it is larger than the buffer.
+
+        Raises:
+            ZMQError: As `recv`.
+            BufferError: The buffer is not writable, or not contiguous.
+            ValueError: *nbytes* is negative, or larger than the buffer.
+        """
+        cdef Py_buffer view
+        cdef Py_ssize_t room
+        cdef bytes part
+        self._check()
+        if nbytes < 0:
+            raise ValueError(f"{nbytes=} must be non-negative")
+        PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE | PyBUF_ANY_CONTIGUOUS)
+        try:
+            if nbytes > view.len:
+                raise ValueError(f"{nbytes=} too big for memoryview of {view.len}B")
+            part = self._handle.take_part(flags)
+            room = min(<Py_ssize_t>(nbytes or view.len), PyBytes_GET_SIZE(part))
+            memcpy(view.buf, PyBytes_AS_STRING(part), room)
+        finally:
+            PyBuffer_Release(&view)
+        return PyBytes_GET_SIZE(part)

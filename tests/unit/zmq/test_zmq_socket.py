@@ -101,6 +101,142 @@ def test_other_objects_are_not_sent(context: zmq.Context[Any], data: Any) -> Non
         push.send_multipart([b"a", data])
 
 
+#: Ways to make a part of some bytes.
+PARTS: dict[str, Callable[[bytes], Any]] = {
+    "bytes": lambda data: data,
+    "bytearray": bytearray,
+    "view": lambda data: memoryview(bytearray(data)),
+    "view of numbers": lambda data: memoryview(bytearray(data)).cast("B", (2, len(data) // 2)),
+    "frame": zmq.Frame,
+    "lent frame": lambda data: zmq.Frame(bytearray(data), copy=False),
+}
+SIZES = (4, 2 * zmq.COPY_THRESHOLD)
+
+
+def _send_all(sock: Any, parts: list[Any], how: str, **kwargs: Any) -> Any:
+    if how != "send":
+        return sock.send_multipart(parts if how == "list" else tuple(parts), **kwargs)
+    for part in parts[:-1]:
+        sock.send(part, zmq.SNDMORE, **kwargs)
+    return sock.send(parts[-1], **kwargs)
+
+
+def _send_until_full(sock: Any, data: Any, how: str) -> None:
+    for _ in range(10_000):
+        if how == "send":
+            sock.send(data, zmq.DONTWAIT)
+        else:
+            sock.send_multipart([data, data], zmq.DONTWAIT)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("copy", [True, False])
+@pytest.mark.parametrize("how", ["send", "list", "tuple"])
+@pytest.mark.parametrize("kind", PARTS)
+@pytest.mark.parametrize(
+    "types", [(zmq.PULL, zmq.PUSH), (zmq.ROUTER, zmq.DEALER), (zmq.REP, zmq.REQ)], ids=["push", "dealer", "req"]
+)
+def test_parts_of_every_kind_arrive_whole(
+    pair_of: PairOf, types: tuple[int, int], kind: str, how: str, copy: bool, size: int
+) -> None:
+    receiver, sender = pair_of(*types)
+    content = bytes(range(4)) * (size // 4)
+    skipped = types[0] == zmq.ROUTER
+    for _ in range(1 if types[0] == zmq.REP else 2):
+        _send_all(sender, [PARTS[kind](content), b"between", PARTS[kind](content)], how, copy=copy)
+        assert receiver.recv_multipart()[skipped:] == [content, b"between", content]
+    if types[0] == zmq.ROUTER:
+        identity = b"x" * 5
+        other = sender.context.socket(zmq.DEALER)
+        other.identity, other.rcvtimeo = identity, 10_000
+        other.connect(receiver.last_endpoint.decode())
+        other.send(b"here")
+        assert receiver.recv_multipart() == [identity, b"here"]
+        _send_all(receiver, [PARTS["bytes"](identity), PARTS[kind](content)], how, copy=copy)
+        frames = other.recv_multipart(copy=False)
+        assert [(frame.bytes, frame.more) for frame in frames] == [(content, False)]
+
+
+@pytest.mark.parametrize("how", ["send", "list"])
+def test_memory_that_is_copied_may_change_after_the_call(pair_of: PairOf, how: str) -> None:
+    pull, push = pair_of(zmq.PULL, zmq.PUSH)
+    first, second = bytearray(b"first"), memoryview(bytearray(b"second"))
+    for _ in range(3):
+        _send_all(push, [first, second], how)
+        first[:], second[:] = b"FIRST", b"SECOND"
+        assert [part.lower() for part in pull.recv_multipart()] == [b"first", b"second"]
+
+
+def test_memory_of_a_first_part_is_copied_before_the_last_part(pair_of: PairOf) -> None:
+    pull, push = pair_of(zmq.PULL, zmq.PUSH)
+    first = bytearray(b"first")
+    push.send(first, zmq.SNDMORE)
+    first[:] = b"later"
+    push.send(b"last")
+    assert pull.recv_multipart() == [b"first", b"last"]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("how", ["send", "list"])
+def test_a_tracker_of_several_parts_is_that_of_the_last(pair_of: PairOf, how: str, size: int) -> None:
+    pull, push = pair_of(zmq.PULL, zmq.PUSH)
+    tracker = _send_all(push, [bytearray(size), bytearray(size)], how, copy=False, track=True)
+    assert isinstance(tracker, zmq.MessageTracker)
+    assert [len(part) for part in pull.recv_multipart()] == [size, size]
+    tracker.wait(10)
+    assert tracker.done
+
+
+@pytest.mark.parametrize("how", ["send", "list"])
+def test_frames_without_a_tracker_are_not_tracked(pair_of: PairOf, how: str) -> None:
+    _, push = pair_of(zmq.PULL, zmq.PUSH)
+    with pytest.raises(ValueError, match="Not a tracked message"):
+        _send_all(push, [zmq.Frame(b"x")] * 2, how, track=True)
+
+
+def test_the_rest_of_a_message_arrives_as_frames(pair_of: PairOf) -> None:
+    pull, push = pair_of(zmq.PULL, zmq.PUSH)
+    push.send_multipart([b"a", b"b", b"c"])
+    push.send(b"next")
+    assert pull.recv() == b"a"
+    frames = pull.recv_multipart(copy=False)
+    assert [(frame.bytes, frame.more) for frame in frames] == [(b"b", True), (b"c", False)]
+    (frame,) = pull.recv_multipart(copy=False, track=True)
+    assert (frame.bytes, frame.more, frame.tracker.done) == (b"next", False, True)
+    assert frame.get("Socket-Type") == "PUSH"
+
+
+@pytest.mark.parametrize("mandatory", [False, True])
+def test_a_router_without_the_receiver_drops_or_refuses_parts(context: zmq.Context[Any], mandatory: bool) -> None:
+    router = context.socket(zmq.ROUTER)
+    router.bind("tcp://127.0.0.1:*")
+    router.router_mandatory = mandatory
+    for how in ("send", "list"):
+        for kind in ("bytes", "bytearray"):
+            parts = [PARTS[kind](b"nobody"), PARTS[kind](b"content")]
+            if mandatory:
+                with pytest.raises(zmq.ZMQError) as caught:
+                    _send_all(router, parts, how)
+                assert caught.value.errno == zmq.EHOSTUNREACH
+            else:
+                _send_all(router, parts, how)
+
+
+@pytest.mark.parametrize("data", [b"x", bytearray(b"x"), zmq.Frame(b"x")], ids=["bytes", "bytearray", "frame"])
+@pytest.mark.parametrize("how", ["send", "list"])
+def test_a_full_socket_takes_no_part(context: zmq.Context[Any], how: str, data: Any) -> None:
+    push = context.socket(zmq.PUSH)
+    push.sndhwm = 2
+    push.connect("inproc://absent")
+    with pytest.raises(zmq.Again):
+        _send_until_full(push, data, how)
+    with pytest.raises(zmq.Again):
+        push.send(data, zmq.DONTWAIT | zmq.SNDMORE)
+    push.sndtimeo = 10
+    with pytest.raises(zmq.Again):
+        push.send(data, zmq.SNDMORE)
+
+
 def test_a_received_frame_may_be_changed(pair_of: PairOf) -> None:
     pull, push = pair_of(zmq.PULL, zmq.PUSH)
     push.send_multipart([b"hello", b"x"])
