@@ -109,9 +109,70 @@ def pull_in_turn(module: Any, control: Control, job: dict[str, Any]) -> None:
         control.report(seconds=perf_counter() - started)
 
 
+def pull_frames(module: Any, control: Control, job: dict[str, Any]) -> None:
+    """Times bursts of messages that are taken as frames."""
+    sock = module.Context().socket(module.PULL)
+    sock.bind(job["endpoint"])
+    control.report(endpoint=sock.getsockopt_string(module.LAST_ENDPOINT))
+    recv = sock.recv_multipart
+    while True:
+        count = control.receive()["burst"]
+        control.report(armed=True)
+        recv(copy=False)
+        started = perf_counter()
+        for _ in range(count - 1):
+            recv(copy=False)
+        control.report(seconds=perf_counter() - started)
+
+
+def push_frames(module: Any, control: Control, job: dict[str, Any]) -> None:
+    """Sends bursts of messages whose parts share the caller's memory where they are large."""
+    sock = module.Context().socket(module.PUSH)
+    sock.connect(job["endpoint"])
+    send, parts = sock.send_multipart, [b"x" * job["size"], memoryview(bytearray(job["size"])), b"x" * job["size"]]
+    while True:
+        count = control.receive()["burst"]
+        for _ in range(count):
+            send(parts, copy=False)
+
+
+def pull_more(module: Any, control: Control, job: dict[str, Any]) -> None:
+    """Times bursts of messages of two parts, taken one by one."""
+    sock = module.Context().socket(module.PULL)
+    sock.bind(job["endpoint"])
+    control.report(endpoint=sock.getsockopt_string(module.LAST_ENDPOINT))
+    recv = sock.recv
+    while True:
+        count = control.receive()["burst"]
+        control.report(armed=True)
+        recv()
+        recv()
+        started = perf_counter()
+        for _ in range(count - 1):
+            recv()
+            recv()
+        control.report(seconds=perf_counter() - started)
+
+
+def push_more(module: Any, control: Control, job: dict[str, Any]) -> None:
+    """Sends bursts of messages of two parts, part by part."""
+    sock = module.Context().socket(module.PUSH)
+    sock.connect(job["endpoint"])
+    send, part, more = sock.send, b"x" * job["size"], module.SNDMORE
+    while True:
+        count = control.receive()["burst"]
+        for _ in range(count):
+            send(part, more)
+            send(part)
+
+
 ROLES: dict[str, Callable[[Any, Control, dict[str, Any]], None]] = {
     "pull-parts": pull_parts,
     "push-parts": push_parts,
+    "pull-frames": pull_frames,
+    "push-frames": push_frames,
+    "pull-more": pull_more,
+    "push-more": push_more,
     "pull-polled": pull_polled,
     "push-polled": push_polled,
     "push-in-turn": push_in_turn,

@@ -31,6 +31,10 @@ def _cases(options: ScenarioOptions) -> list[Case]:
         parts = {peer: partial(throughput, peer, load, ("push-parts", "pull-parts")) for peer in PEERS}
         target = (Target(PARTS_BOUND, "face-pyzmq"),)
         cases.append(Case(f"send_multipart to recv_multipart, 3 x {text}", "face", parts, (RATE,), target))
+        for kind, title in (("frames", "3 x {} of copy=False"), ("more", "2 x {} part by part, with SNDMORE")):
+            roles = (f"push-{kind}", f"pull-{kind}")
+            pieces = {peer: partial(throughput, peer, load, roles) for peer in PEERS}
+            cases.append(Case(title.format(text), "face", pieces, (RATE,), (Target(1.0, "face-pyzmq"),)))
         awaited = {peer: partial(throughput, peer, load, ("asyncio-push", "asyncio-pull")) for peer in PEERS}
         target = (Target(ASYNCIO_BOUND, "face-pyzmq"),)
         cases.append(Case(f"zmq.asyncio, send to recv, {text}", "face", awaited, (RATE,), target))
