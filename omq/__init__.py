@@ -18,7 +18,7 @@ from omq._version import __version__
 from omq.context import Context
 from omq.errors import *  # noqa: F403
 from omq.errors import __all__ as _errors
-from omq.message import Message, PeerInfo
+from omq.message import Message, PeerInfo, SocketStats
 from omq.monitor import Event, EventKind, HandshakeFailure, Monitor
 from omq.options import Options
 from omq.proxy import proxy
@@ -99,6 +99,7 @@ __all__ = [
     "PlainClient",
     "PlainServer",
     "Socket",
+    "SocketStats",
     "SocketType",
     "__version__",
     "check_endpoint",

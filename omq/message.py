@@ -1,4 +1,4 @@
-"""A received message with its sender."""
+"""A received message with its sender, and the statistics of a socket."""
 
 from __future__ import annotations
 
@@ -37,6 +37,35 @@ class PeerInfo:
     bytes_out: int = 0
     dropped: int = 0
     since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SocketStats:
+    """The statistics of a socket, with those of peers that have gone. A message of several parts counts as one.
+
+    Attributes:
+        messages_sent: Messages that have left: the kernel has them, or an inproc peer. One for each peer that gets it.
+        messages_received: Messages that have arrived, also those that wait to be received.
+        sent_bytes: Bytes that have left, with framing and commands; over inproc those of the messages.
+        received_bytes: Bytes that have arrived, likewise.
+        messages_dropped: Messages that the socket has accepted or received, and dropped.
+        send_queue_messages: Accepted messages that have not left.
+        recv_queue_messages: Messages that can be received.
+        reconnects: Connections that connected endpoints have got after their first ones.
+        handshake_failures: Handshakes that have failed, apart from those that this side has given up.
+        peers: Peers that have finished the handshake.
+    """
+
+    messages_sent: int
+    messages_received: int
+    sent_bytes: int
+    received_bytes: int
+    messages_dropped: int
+    send_queue_messages: int
+    recv_queue_messages: int
+    reconnects: int
+    handshake_failures: int
+    peers: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from omq.context import Context
 from omq.engine.linger import linger_after_error
 from omq.engine.socket import Engine
 from omq.errors import ClosedError, ContextTerminated, EndpointError, SendTimeout, StateError, Timeout
-from omq.message import PeerInfo
+from omq.message import PeerInfo, SocketStats
 from omq.options import Options
 from omq.types import TRAITS, UNSET, SocketType, group_of
 
@@ -396,6 +396,16 @@ class SocketBase:
         """
         self._refuse_in_child()
         return [snapshot(session) for session in self._engine.sessions]
+
+    @property
+    def stats(self) -> SocketStats:
+        """The statistics since the socket was made. Reading them delays no call of the socket; any thread may do it.
+
+        Raises:
+            StateError: The process has forked.
+        """
+        self._refuse_in_child()
+        return self._engine.stats()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self._engine.peer_count} peers"

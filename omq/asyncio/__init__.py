@@ -37,7 +37,7 @@ from omq.asyncio.socket import (
 from omq.context import Context
 from omq.errors import *  # noqa: F403
 from omq.errors import __all__ as _errors
-from omq.message import Message, PeerInfo
+from omq.message import Message, PeerInfo, SocketStats
 from omq.monitor import Event, EventKind, HandshakeFailure
 from omq.options import Options
 from omq.security import (
@@ -92,6 +92,7 @@ __all__ = [
     "PlainClient",
     "PlainServer",
     "Socket",
+    "SocketStats",
     "SocketType",
     "__version__",
     "curve_keypair",

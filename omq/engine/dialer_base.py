@@ -65,6 +65,7 @@ class DialerBase(StateMachine[DialerState]):
         self.endpoint = endpoint
         self.messages: list[bytes | tuple[bytes, ...]] = []
         self.origin = object()
+        self._had_connection = False
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -127,6 +128,11 @@ class DialerBase(StateMachine[DialerState]):
         self._release()
         if session is not None:
             session.cease()
+
+    def connected(self) -> None:
+        """Counts a connection that has finished its handshake."""
+        self.engine.reconnects += self._had_connection
+        self._had_connection = True
 
     def stop_dialling(self) -> None:
         """Stops dialling, because the user has closed the peer; the connection ends by itself."""

@@ -78,6 +78,8 @@ class PipeSession(SessionBase):
         with self.engine.lock:
             refusal = self.engine.pattern.refusal(self.identity)
         if refusal is None:
+            if self._dialer is not None:
+                self._dialer.connected()
             self.engine.session_ready(self)
             with self.engine.lock:
                 self._open_recv_queue()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, cast
 
 from omq._core.link.handshake_io import HandshakePoller
+from omq._core.queues.traffic import Traffic
 from omq.engine.connect_attempts import ConnectAttempts
 from omq.engine.driver import Driver
 from omq.engine.endpoints import Endpoints
@@ -24,6 +25,7 @@ from omq.engine.wire_session import WireSession
 from omq.engine.zap import Authenticator
 from omq.errors import StateError
 from omq.event import EventKind
+from omq.message import SocketStats
 from omq.options import Options
 from omq.routing import PATTERNS
 from omq.transport import StreamTransport
@@ -59,6 +61,7 @@ class Engine(StateMachine[SocketState]):
         on_stop: Called first, and once: when everything ends, for any reason, or when the loop ends before that.
         notice: Seconds after which `close` reports that it waits.
         futile_reason: The reason why waiting is useless; empty if it is not.
+        reconnects: The number of connections that dialers have got after their first one.
     """
 
     def __init__(
@@ -88,6 +91,9 @@ class Engine(StateMachine[SocketState]):
         self._thread = 0
         self.endpoints = Endpoints(self)
         self._sessions: dict[Session, None] = {}
+        self._traffic = Traffic()
+        self.reconnects = 0
+        self._handshake_failures = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._linger = Linger(whole)
         self.notice = NOTICE_DELAY_S
@@ -285,6 +291,12 @@ class Engine(StateMachine[SocketState]):
         leaving = [session for session in self._sessions if session.state is ConnectionState.LEAVING]
         return self.pattern.unsent + self.endpoints.unsent + sum(session.peer.unsent for session in leaving)
 
+    def stats(self) -> SocketStats:
+        """Returns the statistics; on any thread."""
+        pattern = self.pattern
+        counts = self._traffic.counts(pattern.send_queue, pattern.recv_queue)
+        return SocketStats(*counts, self.reconnects, self._handshake_failures, self.peer_count)
+
     @property
     def may_have_peers(self) -> bool:
         """Returns whether it has a connection, or may get one."""
@@ -350,6 +362,7 @@ class Engine(StateMachine[SocketState]):
         """Handles the end of a handshake; *routed*: the session takes part in routing."""
         session.move(_READY)
         self._sessions[session] = None
+        self._traffic.add(session.peer)
         self.reporter.tune()
         if routed:
             with self.lock:
@@ -362,8 +375,10 @@ class Engine(StateMachine[SocketState]):
         self._sessions.pop(session, None)
         why = reason or "closed by this side"
         if before is ConnectionState.HANDSHAKING:
+            self._handshake_failures += reason is not None
             self.emit(EventKind.HANDSHAKE_FAILED, session=session, reason=why, category=failure(reason))
         elif before is not ConnectionState.CONNECTING:
+            self._traffic.remove(session.peer)
             self.reporter.report_dropped(session)
         if before is not ConnectionState.CONNECTING:
             self.emit(EventKind.DISCONNECTED, session=session, reason=why)

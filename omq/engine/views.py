@@ -167,6 +167,9 @@ class DialerView(Protocol):
         """Returns whether its endpoint is connected to the socket, and it has not ended."""
         ...
 
+    def connected(self) -> None:
+        """Counts a connection that has finished its handshake."""
+
     def stop_dialling(self) -> None:
         """Stops dialling, because the user has closed the peer; the connection ends by itself."""
 
@@ -209,6 +212,7 @@ class SocketView(Protocol):
         has_loop: Whether it has a loop yet.
         loop: The loop that everything runs in, once there is one.
         connect_attempts: Those of the calls of `connect_peer` that wait.
+        reconnects: The number of connections that dialers have got after their first one.
     """
 
     socket_type: SocketType
@@ -220,6 +224,7 @@ class SocketView(Protocol):
     has_loop: bool
     loop: asyncio.AbstractEventLoop
     connect_attempts: set[ConnectAttempts]
+    reconnects: int
 
     @property
     def endpoints(self) -> EndpointsView: ...

@@ -385,6 +385,8 @@ class WireSession(StateMachine[ConnectionState]):
         self.since = time.time()
         try:
             leaves = self._leaves_at_once
+            if self._dialer is not None:
+                self._dialer.connected()
             engine.session_ready(self, routed=not leaves)
             if self.state is _READY or self.state is _CLOSING:
                 engine.heartbeat.begin(self)

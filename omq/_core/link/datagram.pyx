@@ -110,6 +110,7 @@ cdef class DatagramSender(UnaskedPeer):
         self.lost = True
         self.writable = False
         self.send_queue = None
+        self.abandoned += self._count
         self._count = 0
         self._used = 0
         self.close_after_fork()
@@ -219,6 +220,9 @@ cdef class DatagramSender(UnaskedPeer):
 
     cdef Py_ssize_t pending(self) noexcept:
         return self._count
+
+    cdef long long sent_messages(self) noexcept:
+        return self.messages_out - self._count - self.abandoned - self.dropped
 
     cdef long long sent_bytes(self) noexcept:
         return self._sent

@@ -89,6 +89,7 @@ cdef class Mailbox(ObjectPeer):
         """Accepts a message of *peer* (bytes, or a tuple of them), if there is room."""
         cdef Box box = self._box_of(peer)
         if not self._lets_in(box):
+            self.recv_queue.dropped += 1
             return 0
         self._put(box, message, None)
         return self.recv_queue.arrived(self)

@@ -44,6 +44,7 @@ cdef class Peer:
     cdef readonly long long messages_out
     cdef readonly long long bytes_in
     cdef public long long dropped    # messages not sent to it because it was full
+    cdef long long abandoned         # messages accepted for it that had not left at its end
     cdef int on_events(self, unsigned int events) except -1
     cdef bint only_reads(self) noexcept
     cdef bint sated(self) noexcept
@@ -80,6 +81,7 @@ cdef class Peer:
     cdef int note_waiting(self) except -1
     cdef int note_handed(self) except -1
     cdef Py_ssize_t pending(self) noexcept
+    cdef long long sent_messages(self) noexcept
     cdef long long sent_bytes(self) noexcept
     cdef int end_turn(self) except -1
     cdef int flush(self) except -1
@@ -112,6 +114,7 @@ cdef class RecvQueue:
     cdef Peer last                   # the peer that the last message came from
     cdef Peer _refused               # the peer whose first message a call could not take: the next call gets it
     cdef Peer _viewed                # the peer whose message `view` or `view_run` has shown last
+    cdef long long dropped           # messages that arrived, and that neither a call nor a filter takes
     cdef int _refuse(self, Peer peer) except -1
     cdef list _known(self)
     cdef bint offer(self, char *into, Py_ssize_t size) except -1
@@ -177,6 +180,7 @@ cdef class SendQueue:
     cdef bint _was_idle              # that was a while ago when this one began
     cdef bint led                    # the caller of `put` ends each turn itself: no batch is left to another thread
     cdef Py_ssize_t parked           # messages held by peers that cannot be written
+    cdef long long dropped           # messages that no peer gets, apart from those that a peer counts
     cdef readonly bint heeds         # it handles peers' commands: see `heed`
     cdef public bint single_part     # a call may put messages of one part only
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1
@@ -194,6 +198,7 @@ cdef class SendQueue:
     cdef int recall(self, Peer peer) except -1
     cdef bint heed(self, Peer peer, const char *body, Py_ssize_t size) except -1
     cdef int on_message(self, Peer peer, object message) except -1
+    cdef Py_ssize_t waiting(self) noexcept
     cdef int note(self, Peer peer) except -1
     cdef int defer(self, Peer peer) except -1
     cdef int _flush_turn(self) except -1

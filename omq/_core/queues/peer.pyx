@@ -265,6 +265,10 @@ cdef class Peer:
         """Ends the turn in which messages gathered."""
         return self.flush()
 
+    cdef long long sent_messages(self) noexcept:
+        """Returns the number of messages that have left for this peer."""
+        return self.messages_out - self.pending() - self.abandoned
+
     cdef long long sent_bytes(self) noexcept:
         """Returns the number of bytes that have left for this peer."""
         return 0
@@ -848,6 +852,10 @@ cdef class SendQueue:
 
     cdef int on_message(self, Peer peer, object message) except -1:
         """Takes a message of *peer* (bytes, or a list of them) that no receive queue takes; here it is dropped."""
+        return 0
+
+    cdef Py_ssize_t waiting(self) noexcept:
+        """Returns the number of accepted messages that no peer has yet."""
         return 0
 
     cdef int note(self, Peer peer) except -1:

@@ -130,6 +130,8 @@ cdef class Pipe(ObjectPeer):
             return 0
         if partner._conflate:
             # Another thread may be using the ring: that thread puts the message there.
+            if partner._newest is not None and partner.recv_queue is not None:
+                partner.recv_queue.dropped += 1
             partner._newest = message_bytes(parts, count)
         else:
             partner._ring.append(message_bytes(parts, count))
@@ -223,6 +225,8 @@ cdef class Pipe(ObjectPeer):
     cdef int _arrive(self) except -1:
         if self._newest is not None:
             message, self._newest = self._newest, None
+            if self.recv_queue is not None:
+                self.recv_queue.dropped += Py_SIZE(self._ring)
             self._ring.clear()
             self._ring.append(message)
         if self.recv_queue is not None:

@@ -48,5 +48,6 @@ cdef class RequestRecvQueue(ShapedRecvQueue):
     cdef readonly bint awaiting               # a request is out and its reply has not been taken
     cdef bint gone                   # the peer that was asked is gone
     cdef bytes request_id            # req_correlate: the first part that the reply must have; None: not in use
+    cdef int _discard(self, Peer peer) except -1
     cdef bint hopeless(self) except -1
     cdef int clear(self) except -1

@@ -67,6 +67,7 @@ cdef class ConflatedRecvQueue(FilteredRecvQueue):
     cdef int arrived(self, Peer peer) except -1:
         while peer.ready() > 1:
             peer.skip()
+            self.dropped += 1
         return RecvQueue.arrived(self, peer)
 
     cdef Peer _front(self):
@@ -204,6 +205,7 @@ cdef class ReplyRecvQueue(ShapedRecvQueue):
                 self._asker = peer
                 self._route = parts[:i + 1]
                 return parts[i + 1:]
+        self.dropped += 1
         return None  # RFC 28: a request without delimiter or body is malformed and discarded
 
     cdef list _known(self):
@@ -238,21 +240,23 @@ cdef class RequestRecvQueue(ShapedRecvQueue):
         # and a full queue is not read, so the end of the peer would show only after the next request went there.
         if self.awaiting and peer is self.asked:
             return RecvQueue.arrived(self, peer)
+        return self._discard(peer)
+
+    cdef int _discard(self, Peer peer) except -1:
+        """Drops the messages of *peer* that have arrived."""
         while peer.ready():
             peer.skip()
+            self.dropped += 1
         return 0
 
     cdef list _shape(self, Peer peer, list parts):
-        cdef Py_ssize_t head = 0
-        if not self.awaiting or peer is not self.asked:
-            return None  # RFC 28: a reply without a request, or of another peer
-        if self.request_id is not None:
-            if parts[0] != self.request_id:
-                return None
-            head = 1
-        if len(parts) < head + 2 or len(<bytes>parts[head]) != 0:
-            return None
-        return parts[head + 1:]
+        cdef Py_ssize_t head = 0 if self.request_id is None else 1
+        # RFC 28: not a reply without a request, or of another peer.
+        if (self.awaiting and peer is self.asked and len(parts) >= head + 2 and len(<bytes>parts[head]) == 0
+                and (head == 0 or parts[0] == self.request_id)):
+            return parts[head + 1:]
+        self.dropped += 1
+        return None
 
     cdef list _known(self):
         return [*RecvQueue._known(self), self.asked]
@@ -278,8 +282,7 @@ cdef class RequestRecvQueue(ShapedRecvQueue):
         while peer is not None:
             heir = peer
             while heir is not None:
-                while heir.ready():
-                    heir.skip()
+                self._discard(heir)
                 heir = heir.heir
             peer = peer.next_ready
         if self._paused:

@@ -112,6 +112,7 @@ cdef class RoutedSendQueue(SendQueue):
     cdef int put_to(self, object route, const Part *parts, Py_ssize_t count) except -1:
         cdef Peer peer = self._find(route)
         if peer is None:
+            self.dropped += 1
             return 1  # RFC 28: an unroutable message is dropped, or reported
         if self._full(peer):
             if self.mandatory_:
@@ -119,7 +120,8 @@ cdef class RoutedSendQueue(SendQueue):
                 return 0
             peer.dropped += 1
             return 1
-        peer.send(parts, count)
+        if not peer.send(parts, count):
+            self.dropped += 1  # the peer is gone, and the notification is on its way
         return 1
 
 
@@ -187,7 +189,10 @@ cdef class ReplySendQueue(SendQueue):
             client.flush()
         if not client.attached or (self.hwm and client.pending() >= self.hwm):
             # The client is gone, or does not read. RFC 28: discard the reply.
-            client.dropped += 1
+            if client.attached:
+                client.dropped += 1
+            else:
+                self.dropped += 1
             self.wait_queue.notify()
             return 1
         if head + count > STACK_PARTS:
@@ -198,7 +203,8 @@ cdef class ReplySendQueue(SendQueue):
             for i in range(head):
                 fill_part(whole + i, <bytes>envelope[i])
             memcpy(whole + head, parts, count * sizeof(Part))
-            client.send(whole, head + count)
+            if not client.send(whole, head + count):
+                self.dropped += 1
         except MemoryError:
             # Nothing was sent: a shorter reply may do.
             recv_queue.client = client

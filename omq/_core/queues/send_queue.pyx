@@ -240,6 +240,9 @@ cdef class RoundRobin(SendQueue):
         # room.
         return self._choose() is not None or self._has_room()
 
+    cdef Py_ssize_t waiting(self) noexcept:
+        return self.queue.count()
+
     cdef bint _has_open(self) except -1:
         """Returns whether a peer can be written."""
         return len(self._open) > 1 or (len(self._open) == 1 and (<Peer>self._open[0]).writable)
@@ -248,7 +251,7 @@ cdef class RoundRobin(SendQueue):
         if not self._has_room():
             return 0
         if self._conflate:
-            self.queue.take_all()
+            self.dropped += len(self.queue.take_all())
         self.queue.append(hold(parts, count))
         if not self._scheduled and self._has_open():
             self._pump()  # a signal handler has raised while this was scheduled
@@ -643,9 +646,17 @@ cdef class Distributor(SendQueue):
         if peer.writable or not peer.attached:
             return False
         waiting = self._newest[peer]
-        waiting.take_all()
+        self.dropped += len(waiting.take_all())
         waiting.append(hold(parts, count))
         return True
+
+    cdef Py_ssize_t waiting(self) noexcept:
+        cdef WaitingMessages waiting
+        cdef Py_ssize_t n = 0
+        if self._newest is not None:
+            for waiting in self._newest.values():
+                n += waiting.count()
+        return n
 
     cdef Py_ssize_t _encode(self, const Part *parts, Py_ssize_t count) noexcept:
         """Encodes a message for all; returns 0 if it is too large for that. Large parts go by reference."""
