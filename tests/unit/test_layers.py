@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parents[2] / "omq"
 LAYERS = {
     "start": {"__main__"},
     "face": {"cli", "zmq", "spark"},
-    "system": {"broker", "pzq", "goby"},
+    "system": {"broker", "pzq", "goby", "metrics"},
     "serving": {"serving"},
     "workqueue": {"workqueue"},
     "store": {"store"},
@@ -56,7 +56,7 @@ BELOW_PUBLIC = {"engine", "middle", "zmtp", "core"}
 MAY_USE = {
     "omq._core.blocks": {"store", "workqueue", "broker", "pzq"},
     "omq._core.columns": {"broker"},
-    "omq._core.zmq": {"zmq"},
+    "omq._core.zmq": {"zmq", "metrics"},
     "omq._core.wire.loan": {"zmq"},
     "omq._core.calls.readable_event": {"zmq"},
 }
