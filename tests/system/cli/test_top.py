@@ -159,7 +159,6 @@ def test_topics_devices_and_sockets_are_rows(tmp_path: Path) -> None:
 
 
 def test_sockets_of_a_program_are_rows() -> None:
-    pytest.importorskip("omq.metrics")
     with ForkedProcess("-c", SOCKETS, stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
         endpoint = program.stdout.readline().decode().strip()

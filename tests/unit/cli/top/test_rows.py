@@ -4,6 +4,7 @@ import pytest
 
 import omq
 from omq.cli.top.rows import METRICS, Scrape, Source, TopRow, rows_of, sorted_rows
+from omq.metrics import SocketCollector
 
 SOCKETS = """\
 # HELP omq_socket_messages_sent_total Messages.
@@ -76,9 +77,8 @@ def test_each_metric_is_exported() -> None:
 
 
 def test_each_metric_of_a_socket_is_exported() -> None:
-    metrics = pytest.importorskip("omq.metrics")
     with omq.PUSH() as push:
-        collector = metrics.SocketCollector([push], registry=None)
+        collector = SocketCollector([push], registry=None)
         exported = {sample.name for family in collector.collect() for sample in family.samples}
     assert {name for name in METRICS if name.startswith("omq_socket_")} <= exported
 
