@@ -44,7 +44,7 @@ class DatagramSession(SessionBase):
     def __init__(
         self, engine: SocketView, endpoint: str, fd: int, options: Options, dialer: DatagramDialer | None
     ) -> None:
-        super().__init__(engine, endpoint, dialer)
+        super().__init__(engine, endpoint, dialer, options)
         (peer_type,) = COMPATIBLE[engine.socket_type]
         self.info = PeerMetadata((3, 1), peer_type, b"", b"", {})
         if dialer is None:

@@ -25,8 +25,7 @@ class PipeSession(SessionBase):
     peer: Pipe
 
     def __init__(self, engine: SocketView, endpoint: str, dialer: InprocDialer | None, options: Options) -> None:
-        super().__init__(engine, endpoint, dialer)
-        self._options = options
+        super().__init__(engine, endpoint, dialer, options)
         self._early: list[bytes] = []  # commands that came before this end joined routing
         self._partner: PipeSession | None = None
         pattern = engine.pattern
@@ -44,8 +43,8 @@ class PipeSession(SessionBase):
         for one, other in ((self, partner), (partner, self)):
             theirs = other.engine
             one._partner = other
-            own = theirs.properties(other._options).get(b"Identity", b"")
-            one.identity = one._options.peer_identity if one.is_named else own
+            own = theirs.properties(other.options).get(b"Identity", b"")
+            one.identity = one.options.peer_identity if one.is_named else own
             metadata = {name.lower(): content for name, content in theirs.options.metadata}
             one.info = PeerMetadata((3, 1), theirs.socket_type, own, b"", metadata)
         pipe.join(partner.peer)
@@ -53,7 +52,7 @@ class PipeSession(SessionBase):
     @property
     def is_named(self) -> bool:
         """Returns whether this side has assigned the peer's identity (`peer_identity`)."""
-        return self._dialer is not None and bool(self._options.peer_identity)
+        return self._dialer is not None and bool(self.options.peer_identity)
 
     @property
     def redials(self) -> bool:

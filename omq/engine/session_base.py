@@ -10,6 +10,7 @@ from omq._core.queues.peer import Peer, ended_peer
 from omq.engine.dialer_base import DialerBase
 from omq.engine.lifecycle import ConnectionState, StateMachine
 from omq.engine.views import SocketView
+from omq.options import Options
 from omq.zmtp.handshake import PeerMetadata
 
 
@@ -20,15 +21,17 @@ class SessionBase(StateMachine[ConnectionState]):
         engine: The socket.
         endpoint: The endpoint of ours that it belongs to.
         dialer: The dialer that has connected it; `None` if it was accepted, or is bound.
+        options: The options of the endpoint.
     """
 
     peer: Peer
     descriptor: int | None = None
 
-    def __init__(self, engine: SocketView, endpoint: str, dialer: DialerBase | None) -> None:
+    def __init__(self, engine: SocketView, endpoint: str, dialer: DialerBase | None, options: Options) -> None:
         self.state = ConnectionState.CONNECTING
         self.engine = engine
         self.endpoint = endpoint
+        self.options = options
         self.identity = b""
         self.user_id: str | None = None
         self.info: PeerMetadata | None = None

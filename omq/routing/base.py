@@ -21,9 +21,15 @@ MAX_NOTICES: Final = 10_000
 
 
 class RoutedSession(Protocol):
-    """One peer, as a pattern uses it; the engine has a class for a connection and one for an inproc pipe."""
+    """One peer, as a pattern uses it; the engine has a class for a connection and one for an inproc pipe.
+
+    Attributes:
+        identity: The peer's identity; empty if it has none.
+        options: The options of the endpoint.
+    """
 
     identity: bytes
+    options: Options
 
     @property
     def peer(self) -> Peer:
@@ -114,15 +120,15 @@ class Pattern:
             self.send_queue.add(session.peer)  # raises if memory is short: then the session does not take part
         self.sessions[session] = None
         options = self.options
-        notices = self.notices(options)
+        notices = self.notices(session)
         if "connect" in notices:
             self._report(session, [b""])
         if "disconnect" in notices or options.disconnect_message or options.hiccup_message:
             self._watched.add(session)
 
-    def notices(self, options: Options) -> frozenset[str]:
+    def notices(self, session: RoutedSession) -> frozenset[str]:
         """Returns which of `omq.option_values.PEER_NOTICES` the user gets an empty message for."""
-        return options.router_notify
+        return self.options.router_notify
 
     def departed(self, session: RoutedSession) -> None:
         """Reports the end of a peer's connection to the user, once; nothing more comes from it."""
@@ -131,7 +137,7 @@ class Pattern:
         self._watched.discard(session)
         options = self.options
         found: list[bytes | tuple[bytes, ...]] = []
-        if "disconnect" in self.notices(options):
+        if "disconnect" in self.notices(session):
             found.append(b"")
         if options.disconnect_message is not None and session.accepted:
             found.append(_as_taken(options.disconnect_message))

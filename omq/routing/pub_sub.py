@@ -33,20 +33,26 @@ class Publisher(Pattern):
         self.send_queue: PublisherSendQueue = self.send_queue_type(
             writable,
             options.send_hwm,
-            nodrop=options.xpub_nodrop,
-            invert=options.invert_matching,
             conflate=options.conflate,
             limit=options.max_subscriptions,
             recv_queue=self.recv_queue,
             mailbox_hwm=options.recv_hwm,
-            verbose=options.xpub_verbose,
-            verboser=options.xpub_verboser,
-            manual=options.xpub_manual or options.xpub_manual_last_value,
-            last_value=options.xpub_manual_last_value,
             only_first=options.only_first_subscribe,
         )
-        if options.xpub_manual or options.xpub_manual_last_value:
-            self.book = self.send_queue
+        self._configure(options)
+
+    def _configure(self, options: Options) -> None:
+        """Applies the options that may change in use."""
+        manual = options.xpub_manual or options.xpub_manual_last_value
+        self.send_queue.configure(
+            nodrop=options.xpub_nodrop,
+            invert=options.invert_matching,
+            verbose=options.xpub_verbose,
+            verboser=options.xpub_verboser,
+            manual=manual,
+            last_value=options.xpub_manual_last_value,
+        )
+        self.book = self.send_queue if manual else None
 
     @property
     def matcher(self) -> Matcher:
@@ -79,6 +85,7 @@ class Publisher(Pattern):
     def reconfigure(self, options: Options) -> None:
         super().reconfigure(options)
         self.send_queue.set_mailbox_hwm(options.recv_hwm)
+        self._configure(options)
 
     def subscriptions(self, prefix: bytes | None) -> int:
         """Returns the number of distinct pairs of peer and prefix in force; of *prefix* only, unless it is `None`."""
@@ -93,11 +100,11 @@ class Subscriber(Pattern):
         self.book = self.own_subscriptions = OwnSubscriptions(
             readable if socket_type is SocketType.SUB else None, options.xsub_verbose_unsubscribe
         )
+        self._filter: FilteredRecvQueue | None = None
         if socket_type is SocketType.SUB:
-            if options.conflate:
-                self.recv_queue = ConflatedRecvQueue(readable, self.matcher, options.invert_matching)
-            else:
-                self.recv_queue = FilteredRecvQueue(readable, self.matcher, options.invert_matching)
+            kind = ConflatedRecvQueue if options.conflate else FilteredRecvQueue
+            self.recv_queue = self._filter = kind(readable, self.matcher)
+            self._filter.set_invert(options.invert_matching)
             self.send_queue = None
         else:
             # zmq_socket(3): XSUB does not filter, because its user may forward for others.
@@ -119,6 +126,11 @@ class Subscriber(Pattern):
     def inherit(self, before: Pattern) -> None:
         assert isinstance(before, Subscriber)
         self.own_subscriptions.inherit(before.own_subscriptions, before.options.subscribe)
+
+    def reconfigure(self, options: Options) -> None:
+        super().reconfigure(options)
+        if self._filter is not None:
+            self._filter.set_invert(options.invert_matching)
 
     def connected(self, session: RoutedSession) -> None:
         super().connected(session)

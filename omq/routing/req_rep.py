@@ -17,14 +17,21 @@ class Request(Pattern):
     def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)
         self.recv_queue: RequestRecvQueue = RequestRecvQueue(readable)
-        self.send_queue = RequestSendQueue(
+        self.send_queue: RequestSendQueue = RequestSendQueue(
             writable,
             options.send_hwm,
             self.recv_queue,
-            options.req_relaxed,
-            options.req_correlate,
             options.immediate,
         )
+        self._configure(options)
+
+    def _configure(self, options: Options) -> None:
+        """Applies the options that may change in use."""
+        self.send_queue.configure(relaxed=options.req_relaxed, correlate=options.req_correlate)
+
+    def reconfigure(self, options: Options) -> None:
+        super().reconfigure(options)
+        self._configure(options)
 
     def greet(self, session: RoutedSession) -> None:
         if self.options.probe_router:

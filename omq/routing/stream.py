@@ -27,8 +27,8 @@ class Stream(Pattern):
         session.peer.identity = session.identity if named else self._identities.next(taken)
         super().connected(session)
 
-    def notices(self, options: Options) -> frozenset[str]:
-        return frozenset(PEER_NOTICES if options.stream_notify else ())
+    def notices(self, session: RoutedSession) -> frozenset[str]:
+        return frozenset(PEER_NOTICES if session.options.stream_notify else ())
 
     def departed(self, session: RoutedSession) -> None:
         disconnected = not (session.accepted or session.redials)

@@ -153,7 +153,9 @@ class Transport(ABC, Generic[EndpointT]):
 
     scheme: ClassVar[str]
     bare: ClassVar[bool] = False
-    options: ClassVar[frozenset[str]] = frozenset({"identity", "peer_identity", "reconnect_interval", "reconnect_stop"})
+    options: ClassVar[frozenset[str]] = frozenset(
+        {"identity", "peer_identity", "reconnect_interval", "reconnect_stop", "stream_notify"}
+    )
 
     @abstractmethod
     def parse(self, rest: str, *, bind: bool) -> EndpointT:

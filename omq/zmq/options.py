@@ -446,6 +446,18 @@ def _flag(name: str) -> Callable[[Any], dict[str, Any]]:
     return lambda value: {name: bool(value)}
 
 
+def _both(first: str, second: str) -> Callable[[Any], dict[str, Any]]:
+    return lambda value: {first: bool(value), second: bool(value)}
+
+
+def _verbose(value: Any) -> dict[str, Any]:
+    return {"xpub_verbose": bool(value), "xpub_verboser": False}
+
+
+def _manual(value: Any) -> dict[str, Any]:
+    return {"xpub_manual": True} if value else {"xpub_manual": False, "xpub_manual_last_value": False}
+
+
 def _as(name: str, convert: Callable[[Any], Any] = _any) -> Callable[[Any], dict[str, Any]]:
     return lambda value: {name: convert(value)}
 
@@ -523,9 +535,7 @@ _ROWS: Final[dict[int, OptionRow]] = {
         Opt.TCP_KEEPALIVE_INTVL, -1, _SIGNED, _as("tcp_keepalive_interval", lambda value: min(value, 32767) or -1)
     ),
     Opt.IMMEDIATE: OptionRow(_kept(Opt.IMMEDIATE, 0), _set_immediate),
-    Opt.XPUB_VERBOSE: _option(
-        Opt.XPUB_VERBOSE, 0, _COUNT, _flag("xpub_verbose"), types={_T.XPUB}, reads=False, silent={_T.PUB}
-    ),
+    Opt.XPUB_VERBOSE: _option(Opt.XPUB_VERBOSE, 0, _COUNT, _verbose, types={_T.XPUB}, reads=False, silent={_T.PUB}),
     Opt.IPV6: OptionRow(_kept(Opt.IPV6, 0), _set_ipv6),
     Opt.IPV4ONLY: OptionRow(lambda state: 1 - state.values.get(Opt.IPV6, 0), _set_ipv4only),
     Opt.MECHANISM: OptionRow(lambda state: int(state.mechanism)),
@@ -569,9 +579,7 @@ _ROWS: Final[dict[int, OptionRow]] = {
     Opt.SOCKS_USERNAME: _option(Opt.SOCKS_USERNAME, b"", _text(0, 255), _as("socks_username", _decoded)),
     Opt.SOCKS_PASSWORD: _option(Opt.SOCKS_PASSWORD, b"", _text(0, 255), _as("socks_password", _decoded)),
     Opt.XPUB_NODROP: _option(Opt.XPUB_NODROP, 0, _COUNT, _flag("xpub_nodrop"), types=_PUBLISHING, reads=False),
-    Opt.XPUB_MANUAL: _option(
-        Opt.XPUB_MANUAL, 0, _COUNT, _flag("xpub_manual"), types={_T.XPUB}, reads=False, silent={_T.PUB}
-    ),
+    Opt.XPUB_MANUAL: _option(Opt.XPUB_MANUAL, 0, _COUNT, _manual, types={_T.XPUB}, reads=False, silent={_T.PUB}),
     Opt.XPUB_WELCOME_MSG: _option(
         *(Opt.XPUB_WELCOME_MSG, b"", _any, _as("xpub_welcome_message", lambda value: value or None)),
         types={_T.XPUB},
@@ -583,7 +591,10 @@ _ROWS: Final[dict[int, OptionRow]] = {
     Opt.HEARTBEAT_TTL: _option(Opt.HEARTBEAT_TTL, 0, _tenths, _as("heartbeat_ttl", lambda value: value / 1000)),
     Opt.HEARTBEAT_TIMEOUT: _option(Opt.HEARTBEAT_TIMEOUT, -1, _COUNT, _as("heartbeat_timeout", _positive_ms)),
     Opt.XPUB_VERBOSER: _option(
-        Opt.XPUB_VERBOSER, 0, _COUNT, _flag("xpub_verboser"), types={_T.XPUB}, reads=False, silent={_T.PUB}
+        *(Opt.XPUB_VERBOSER, 0, _COUNT, _both("xpub_verbose", "xpub_verboser")),
+        types={_T.XPUB},
+        reads=False,
+        silent={_T.PUB},
     ),
     Opt.CONNECT_TIMEOUT: _option(Opt.CONNECT_TIMEOUT, 0, _COUNT, _as("connect_timeout", _positive_ms)),
     Opt.TCP_MAXRT: _option(
@@ -605,7 +616,7 @@ _ROWS: Final[dict[int, OptionRow]] = {
         Opt.XPUB_MANUAL_LAST_VALUE,
         0,
         _COUNT,
-        _flag("xpub_manual_last_value"),
+        _both("xpub_manual", "xpub_manual_last_value"),
         types={_T.XPUB},
         reads=False,
         silent={_T.PUB},

@@ -403,6 +403,16 @@ def test_every_option_declares_whether_it_is_live(name: str) -> None:
         "error_linger",
         "router_mandatory",
         "router_handover",
+        "probe_router",
+        "req_relaxed",
+        "req_correlate",
+        "xpub_verbose",
+        "xpub_verboser",
+        "xpub_manual",
+        "xpub_manual_last_value",
+        "xpub_nodrop",
+        "xpub_welcome_message",
+        "invert_matching",
         "busy_poll",
     }
     assert Options.is_live(name) is (name in live)

@@ -21,7 +21,7 @@ cdef class Mailbox(ObjectPeer):
     cdef long long _place            # place of the last message that was taken
     cdef long long _number           # number of the last message that came: equal places leave in that order
     cdef dict _said                  # place of the last waiting message, by key
-    cdef bint _each                  # a subscription concerns only the peer that it came from
+    cdef public bint each            # a subscription concerns only the peer that it came from
     cdef bint _has_room(self, Box box) noexcept
     cdef Box _box_of(self, Peer peer)
     cdef int set_hwm(self, Py_ssize_t hwm) except -1

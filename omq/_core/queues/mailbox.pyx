@@ -43,20 +43,19 @@ cdef class Mailbox(ObjectPeer):
     Args:
         recv_queue: The queue that they are taken from.
         hwm: Messages of one peer that may wait; 0 for no bound.
-        each: A subscription concerns only the peer that it came from.
 
     Attributes:
+        each: A subscription concerns only the peer that it came from.
         late: Changes that found no room, by peer and prefix, each with the box that it waits for.
     """
     # stub: late: dict[bytes, tuple[bytes, object]]
 
-    def __init__(self, RecvQueue recv_queue not None, Py_ssize_t hwm, bint each) -> None:
+    def __init__(self, RecvQueue recv_queue not None, Py_ssize_t hwm) -> None:
         self.recv_queue = recv_queue
         self.hwm = hwm
         self.late = {}
         self._heap = []
         self._said = {}
-        self._each = each
 
     @property
     def unread(self) -> int:
@@ -104,7 +103,7 @@ cdef class Mailbox(ObjectPeer):
         cdef bytes word = asking(prefix, size, subscribe)
         cdef bytes key
         cdef void *address = <void *>peer
-        if self._each:
+        if self.each:
             # While messages of a peer are kept the peer is, too, so no other object has its address.
             key = PyBytes_FromStringAndSize(NULL, sizeof(address) + size)
             memcpy(PyBytes_AS_STRING(key), &address, sizeof(address))
@@ -128,7 +127,7 @@ cdef class Mailbox(ObjectPeer):
         place += size >> STRIDE
         pause_gc()  # a finalizer must not find an incomplete heap
         try:
-            if key is not None and not self._each:
+            if key is not None and not self.each:
                 before = self._said.get(key)
                 if before is not None and before >= place:
                     place = <long long>before + 1

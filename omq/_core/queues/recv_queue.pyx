@@ -17,12 +17,15 @@ cdef class FilteredRecvQueue(RecvQueue):
     Args:
         wait_queue: The wait queue of receiving calls.
         matcher: The subscriptions.
-        invert: Return messages that no subscription covers (`ZMQ_INVERT_MATCHING`).
     """
 
-    def __init__(self, wait_queue: WaitQueue, matcher: Matcher, invert: bool) -> None:
+    def __init__(self, wait_queue: WaitQueue, matcher: Matcher) -> None:
         self.matcher = matcher
+
+    def set_invert(self, bint invert) -> None:
+        """Sets whether to return messages that no subscription covers instead (`ZMQ_INVERT_MATCHING`)."""
         self._invert = invert
+        self.wait_queue.notify()
 
     cdef Peer _front(self):
         cdef Peer peer
@@ -60,8 +63,8 @@ cdef class FilteredRecvQueue(RecvQueue):
 cdef class ConflatedRecvQueue(FilteredRecvQueue):
     """Keeps the newest message of each peer (ZMQ_CONFLATE); a SUB still checks it against its subscriptions."""
 
-    def __init__(self, wait_queue: WaitQueue, matcher: Matcher | None = None, invert: bool = False) -> None:
-        FilteredRecvQueue.__init__(self, wait_queue, matcher, invert)
+    def __init__(self, wait_queue: WaitQueue, matcher: Matcher | None = None) -> None:
+        FilteredRecvQueue.__init__(self, wait_queue, matcher)
         self.newest_only = True
 
     cdef int arrived(self, Peer peer) except -1:

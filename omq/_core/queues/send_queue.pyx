@@ -360,18 +360,25 @@ cdef class RequestSendQueue(RoundRobin):
         wait_queue: WaitQueue,
         hwm: int,
         recv_queue: RequestRecvQueue,
-        relaxed: bool,
-        correlate: bool,
         immediate: bool = False,
     ) -> None:
         RoundRobin.__init__(self, wait_queue, hwm, False, immediate)
         self.quick = False
         self._background_sends = False  # a request that is given up must not leave
         self._recv_queue = recv_queue
-        self._relaxed = relaxed
-        self._correlate = correlate
         # At random, as in libzmq: a late reply to an earlier socket of the same identity must match no request here.
         self._serial = _serials.getrandbits(32)
+
+    def configure(self, *, bint relaxed=False, bint correlate=False) -> None:
+        """Sets the rules of the next request.
+
+        Args:
+            relaxed: It may be sent before the reply to the one before.
+            correlate: It has an id, which its reply must have.
+        """
+        self._relaxed = relaxed
+        self._correlate = correlate
+        self.wait_queue.notify()
 
     cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1:
         return 0
@@ -459,8 +466,6 @@ cdef class Distributor(SendQueue):
         wait_queue: The wait queue of sending calls.
         hwm: Messages that may wait for one peer; 0 for no bound.
         matcher: The subscriptions; `None` sends every message to every peer.
-        nodrop: Wait for a full peer instead of dropping.
-        invert: Send to those that do not match.
         conflate: Keep the newest message for a peer that cannot be written, and drop no message.
     """
     # stub: matcher: Matcher | None
@@ -479,16 +484,12 @@ cdef class Distributor(SendQueue):
         wait_queue: WaitQueue,
         hwm: int,
         matcher: Matcher | None,
-        nodrop: bool = False,
-        invert: bool = False,
         conflate: bool = False,
     ) -> None:
         self.hwm = hwm
         self.matcher = matcher
         self.peers = []
         self._free = []
-        self._nodrop = nodrop and not conflate  # conflating rejects nothing: a message replaces the one before
-        self._invert = invert
         self._newest = {} if conflate else None
 
     @property

@@ -39,7 +39,8 @@ cdef class PublisherSendQueue(Distributor):
     cdef int _changed(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe) except -1
     cdef int _report_soon(self) except -1
     cdef int _put_in_force(self, bytes prefix, bint subscribe) except -1
-    cdef int _sweep(self) except -1
+    cdef int _set_manual(self, bint manual) except -1
+    cdef int _sweep(self, Py_ssize_t left) except -1
     cdef int _asked(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe) except -1
     cdef Py_ssize_t _forget(self, Peer peer, int slot, Py_ssize_t limit) except -1
 

@@ -20,6 +20,9 @@ from collections import deque
 
 from omq.errors import RemoteProtocolError, StateError
 
+cdef extern from "Python.h":
+    Py_ssize_t PY_SSIZE_T_MAX
+
 cdef enum:
     MAX_PENDING_REPORTS = 10000   # changes not yet reported to the engine, above which monitors get no more
     MAX_REPORTS_PER_TURN = 512    # changes that are reported to the engine in one go
@@ -40,16 +43,10 @@ cdef class PublisherSendQueue(Distributor):
     Args:
         wait_queue: The wait queue of sending calls.
         hwm: Messages that may wait for one peer; 0 for no bound.
-        nodrop: Wait for a full peer instead of dropping.
-        invert: Send to those that do not match.
         conflate: Keep only the newest message for a peer that cannot be written.
         limit: Prefixes that one peer may have; `None` for no bound.
         recv_queue: The queue from which the XPUB's user takes subscriptions and messages; `None` for a PUB.
         mailbox_hwm: Messages of each peer that may wait there; 0 for no bound.
-        verbose: The user also gets subscriptions that are not new.
-        verboser: Likewise of their ends.
-        manual: The user puts subscriptions in force.
-        last_value: With *manual*: the message after a subscription is for its peer alone.
         only_first: Only the first part of a message may be a subscription.
 
     Attributes:
@@ -70,29 +67,68 @@ cdef class PublisherSendQueue(Distributor):
         wait_queue: WaitQueue,
         hwm: int,
         *,
-        nodrop: bool = False,
-        invert: bool = False,
         conflate: bool = False,
         limit: int | None = None,
         RecvQueue recv_queue: RecvQueue | None = None,
         mailbox_hwm: int = 0,
-        verbose: bool = False,
-        verboser: bool = False,
-        manual: bool = False,
-        last_value: bool = False,
         only_first: bool = False,
     ) -> None:
-        Distributor.__init__(self, wait_queue, hwm, Matcher(), nodrop, invert, conflate)
+        Distributor.__init__(self, wait_queue, hwm, Matcher(), conflate)
         self.heeds = True
-        self.wanted = Matcher() if manual else None
-        self.mailbox = None if recv_queue is None else Mailbox(recv_queue, mailbox_hwm, manual)
+        self.mailbox = None if recv_queue is None else Mailbox(recv_queue, mailbox_hwm)
         self._leaving = deque()
         self._news = deque()
         self._limit = -1 if limit is None else limit
+        self._only_first = only_first
+
+    def configure(
+        self,
+        *,
+        bint nodrop=False,
+        bint invert=False,
+        bint verbose=False,
+        bint verboser=False,
+        bint manual=False,
+        bint last_value=False,
+    ) -> None:
+        """Sets the rules of the next messages, also while there are peers.
+
+        Args:
+            nodrop: Wait for a full peer instead of dropping.
+            invert: Send to those that do not match.
+            verbose: The user also gets subscriptions that are not new.
+            verboser: Likewise of their ends.
+            manual: The user puts subscriptions in force; those that are in force already stay.
+            last_value: With *manual*: the message after a subscription is for its peer alone.
+        """
+        if manual != (self.wanted is not None):
+            self._set_manual(manual)
+        self._nodrop = nodrop and self._newest is None  # conflating rejects nothing: a message replaces the one before
+        self._invert = invert
         self._verbose = verbose or verboser
         self._verboser = verboser
-        self._only_first = only_first
         self._last_value = last_value
+        self.wait_queue.notify()  # calls may no longer have to wait for a full peer
+
+    cdef int _set_manual(self, bint manual) except -1:
+        """Begins, or ends, to keep the requests of the peers apart from the subscriptions in force."""
+        cdef Matcher wanted = Matcher() if manual else None
+        cdef Holding held
+        cdef Py_ssize_t slot
+        self._sweep(PY_SSIZE_T_MAX)  # the rest of gone peers is reported by the rules of their time
+        for slot in range(len(self.peers)):
+            if self.peers[slot] is None:
+                continue
+            held.number = held.size = 0
+            for prefix in self.matcher.prefixes_of(slot):
+                held.number += 1
+                held.size += PyBytes_GET_SIZE(prefix)
+                if wanted is not None:
+                    wanted.c_add(PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), <int>slot)
+            self._holdings[slot] = held
+        self.wanted = wanted
+        self.mailbox.each = manual
+        return 0
 
     def listen(self, on_change: Callable[[], None], on_subscribed: Callable[[Any, bytes, bool], None]) -> None:
         """Sets the functions that `report` calls; the second gets session, prefix, and whether it begins or ends."""
@@ -152,13 +188,12 @@ cdef class PublisherSendQueue(Distributor):
             self._leaving.append(peer.slot)
             peer.slot = -1
             try:
-                self._sweep()
+                self._sweep(MAX_SWEEP_PREFIXES)
             except RuntimeError:
                 pass  # the loop is closed, and the socket with it: the rest goes with the matcher
 
-    cdef int _sweep(self) except -1:
-        """Forgets a turn's worth of the prefixes of gone peers."""
-        cdef Py_ssize_t left = MAX_SWEEP_PREFIXES
+    cdef int _sweep(self, Py_ssize_t left) except -1:
+        """Forgets at most *left* prefixes of gone peers; the rest, or all without a loop, in later turns."""
         while self._leaving:
             left -= self._forget(self._leaving[0], self._leaving[1], left)
             if left > 0:
@@ -209,7 +244,7 @@ cdef class PublisherSendQueue(Distributor):
     cdef int _flush_turn(self) except -1:
         Distributor._flush_turn(self)
         if self._leaving:
-            self._sweep()
+            self._sweep(MAX_SWEEP_PREFIXES)
         return 0
 
     # ------------------------------------------------------------------ messages to subscribers

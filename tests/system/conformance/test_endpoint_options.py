@@ -426,7 +426,7 @@ def test_every_option_has_a_test_here():
     mine = {"bind_device", "backlog", "ipv6", "connect_timeout", "reconnect_interval", "reconnect_stop"}
     mine |= {"handshake_timeout", "max_handshakes", "max_connections", "max_message_size", "max_parts", "security"}
     mine |= {"identity"}
-    mine |= {"use_fd", "peer_identity"}  # test_use_fd.py, test_router.py
+    mine |= {"use_fd", "peer_identity", "stream_notify"}  # test_use_fd.py, test_router.py, test_live_options.py
     of_udp = {"multicast_hops", "multicast_loop"}  # test_udp.py
     of_ipc = {"accept_uids", "accept_gids", "accept_pids"}  # test_accept_filters.py, as the next
     mine |= {"accept_filter"}

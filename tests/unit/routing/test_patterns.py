@@ -22,6 +22,7 @@ class FakeSession:
         recv_queue = pattern.recv_queue if pattern.queues_messages else None
         self.pattern = pattern
         self.identity = identity
+        self.options = pattern.options
         self.is_named = False
         self.peer = Pipe(self, recv_queue, 0, None)
         self.far = Pipe(None, RecvQueue(WaitQueue()), 0, None)

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import importlib
 import os
+import socket as net
 import threading
 from array import array
 from collections.abc import Callable
@@ -304,6 +305,89 @@ def options_of_every_type(zmq: Any, make: Any) -> list[Any]:
                 shown = shown[:2] if isinstance(shown, tuple) else shown
                 read = outcome(socket.get, option) if shown is None else None
                 seen.append((kind, option.name, value, shown, read))
+    return seen
+
+
+def until_marker(socket: Any) -> list[bytes]:
+    """Receives until b"end"."""
+    return list(iter(socket.recv, b"end"))
+
+
+@scenario
+def xpub_options_of_a_socket_in_use(zmq: Any, make: Any) -> list[Any]:
+    xpub, first = make.pair("XPUB", "XSUB")
+    second = make("XSUB")
+    second.connect(xpub.last_endpoint.decode())
+    first.send(b"\1A")
+    second.send(b"\1B")
+    seen = [sorted(xpub.recv() for _ in range(2))]
+
+    def asked(*messages: bytes) -> list[bytes]:
+        for message in (*messages, b"end"):
+            second.send(message)
+        return until_marker(xpub)
+
+    seen.append(asked(b"\1A", b"\0A"))
+    for name, value in (("XPUB_VERBOSE", 1), ("XPUB_VERBOSER", 1), ("XPUB_VERBOSE", 1), ("XPUB_VERBOSER", 0)):
+        xpub.setsockopt(getattr(zmq, name), value)
+        seen.append(asked(b"\1A", b"\0A"))
+    for name in ("XPUB_MANUAL", "XPUB_MANUAL_LAST_VALUE"):
+        xpub.setsockopt(getattr(zmq, name), 1)
+        seen.append(asked(b"\1C"))
+        seen.append(outcome(xpub.setsockopt, zmq.SUBSCRIBE, b"D"))
+        for body in (b"C not in force", b"D in force", b"B in force before", b"D again"):
+            xpub.send(body)
+        seen.append(second.recv())
+        xpub.setsockopt(getattr(zmq, name), 0)
+        seen += [asked(b"\1C"), outcome(xpub.setsockopt, zmq.SUBSCRIBE, b"E")]
+        for body in (b"C in force", b"end"):
+            xpub.send(body)
+    xpub.setsockopt(zmq.XPUB_NODROP, 1)
+    xpub.setsockopt(zmq.XPUB_WELCOME_MSG, b"welcome")
+    third = make("SUB", subscribe=b"")
+    third.connect(xpub.last_endpoint.decode())
+    return [*seen, xpub.recv(), third.recv()]
+
+
+@scenario
+def other_options_of_a_socket_in_use(zmq: Any, make: Any) -> list[Any]:
+    router, req = make.pair("ROUTER", "REQ")
+    req.send(b"1")
+    seen = [len(router.recv_multipart()), outcome(req.send, b"2")]
+    req.req_relaxed = 1
+    req.send(b"2")
+    seen.append(len(router.recv_multipart()))
+    req.req_correlate = 1
+    req.send(b"3")
+    request = router.recv_multipart()
+    router.send_multipart(request)
+    seen += [len(request), req.recv()]
+    req.probe_router = 1
+    other = make("ROUTER")
+    other.bind("tcp://127.0.0.1:*")
+    req.connect(other.last_endpoint.decode())
+    seen.append(other.recv_multipart()[1:])
+    pub, sub = make.pair("XPUB", "SUB")
+    sub.subscribe(b"A")
+    seen.append(pub.recv())
+    pub.invert_matching = sub.invert_matching = 1
+    for body in (b"A", b"B"):
+        pub.send(body)
+    return [*seen, sub.recv(), pub.invert_matching]
+
+
+@scenario
+def stream_notify_of_later_endpoints(zmq: Any, make: Any) -> list[Any]:
+    stream, seen = make("STREAM"), []
+    for notify in (1, 0):
+        stream.stream_notify = notify
+        port = stream.bind_to_random_port("tcp://127.0.0.1")
+        stream.stream_notify = 1 - notify
+        with net.create_connection(("127.0.0.1", port), 10) as peer:
+            peer.sendall(b"x")
+            seen += [stream.recv_multipart()[1] for _ in range(1 + notify)]
+        if notify:
+            seen.append(stream.recv_multipart()[1])
     return seen
 
 
