@@ -42,7 +42,7 @@ from omq.zmq.version import (
     zmq_version_info,
 )
 
-_configure(Frame, Release, _FINISHED_TRACKER, error_of, translate)
+_configure(Frame, Release, MessageTracker, _FINISHED_TRACKER, error_of, translate)
 
 #: Whether the newer socket types are there.
 DRAFT_API: bool = True

@@ -59,9 +59,7 @@ class Frame(FrameData, AttributeGetter):
             self._copy_from(data)
             return
         release = Release() if track else None
-        self._lend(data, release)
-        if release is not None:
-            self.tracker = MessageTracker(release)
+        self._lend(data, release, None if release is None else MessageTracker(release))
 
     def __copy__(self) -> Self:
         return self.fast_copy()

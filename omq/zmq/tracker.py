@@ -16,12 +16,26 @@ _MAX_NAP_S: Final = 0.02
 _FOR_EVER_S: Final = 3600 * 24 * 7
 
 
-class Release(threading.Event):
-    """Becomes set once no frame and no send uses some memory any more."""
+class Release:
+    """An event that becomes set once no frame and no send uses some memory any more."""
+
+    __slots__ = ("_handles", "_is_set", "_waiting")
 
     def __init__(self) -> None:
-        super().__init__()
+        self._is_set = False
         self._handles: list[Handle] = []
+        # A `threading.Event` from the first wait that sleeps: to make one takes as long as a send.
+        self._waiting: Any = None
+
+    def is_set(self) -> bool:
+        """Returns whether nothing uses the memory."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Ends all waits."""
+        self._is_set = True
+        if self._waiting is not None:
+            self._waiting.set()
 
     def add(self, handle: Handle) -> None:
         """Notes the socket of a send."""
@@ -32,7 +46,7 @@ class Release(threading.Event):
         """Waits until nothing uses the memory; returns whether that is so."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         nap = _FIRST_NAP_S
-        while not self.is_set():
+        while not self._is_set:
             left = min(nap, deadline - time.monotonic())
             if left <= 0:
                 return False
@@ -40,15 +54,22 @@ class Release(threading.Event):
             try:
                 # In slices: another thread may set the event, and an event loop that serves the socket may wait here.
                 if not self._handles:
-                    super().wait(left)
+                    self._sleep(left)
                 elif not self._handles[0].serve_until(self, left):
                     for handle in self._handles:
                         handle.omq.flush(0)
             except errors.SendTimeout:
                 pass
             except errors.OmqError:  # the socket is closed
-                super().wait(left)
+                self._sleep(left)
         return True
+
+    def _sleep(self, timeout: float) -> None:
+        if self._waiting is None:
+            self._waiting = threading.Event()
+        waiting = self._waiting
+        if not self._is_set:  # else it was set before there was something to wait for
+            waiting.wait(timeout)
 
 
 class MessageTracker:
@@ -65,13 +86,15 @@ class MessageTracker:
         self.events = set()
         self.peers = set()
         for one in towatch:
-            if isinstance(one, MessageTracker):
+            if type(one) is Release:
+                self.events.add(one)
+            elif isinstance(one, MessageTracker):
                 self.peers.add(one)
             elif isinstance(one, FrameData):
                 if not one.tracker:
                     raise ValueError("Not a tracked message")
                 self.peers.add(one.tracker)
-            elif isinstance(one, threading.Event) or hasattr(one, "is_set"):
+            elif hasattr(one, "is_set"):
                 self.events.add(one)
             else:
                 raise TypeError(f"Require Events or Message Frames, not {type(one)}")
@@ -79,7 +102,10 @@ class MessageTracker:
     @property
     def done(self) -> bool:
         """Returns whether the memory is free."""
-        return all(event.is_set() for event in self.events) and all(peer.done for peer in self.peers)
+        for event in self.events:
+            if not event.is_set():
+                return False
+        return not self.peers or all(peer.done for peer in self.peers)
 
     def wait(self, timeout: float | int = -1) -> None:
         """Waits until the memory is free.

@@ -27,6 +27,7 @@ from omq.types import TRAITS, UNSET, SocketType
 
 cdef object _frame_class = None
 cdef object _release_class = None    # of the event that a tracked frame has
+cdef object _tracker_class = None
 cdef object _finished_tracker = None
 cdef object _error_of = None         # returns the error with a number
 cdef object _translate = None        # returns the error of the face for one of omq
@@ -35,6 +36,7 @@ cdef object _translate = None        # returns the error of the face for one of 
 def configure(
     frame_class: type[FrameData],
     release_class: type[Any],
+    tracker_class: type[Any],
     finished_tracker: Any,
     error_of: Callable[[int], BaseException],
     translate: Callable[[Exception, Handle], BaseException],
@@ -44,13 +46,15 @@ def configure(
     Args:
         frame_class: The class of frames.
         release_class: The class of the event that a tracked frame has; `add` notes each send of its memory.
+        tracker_class: The class of trackers, which are made with an event.
         finished_tracker: The tracker of memory that is free at once.
         error_of: Returns the error with a number.
         translate: Returns the error to raise for one of omq's.
     """
-    global _frame_class, _release_class, _finished_tracker, _error_of, _translate
+    global _frame_class, _release_class, _tracker_class, _finished_tracker, _error_of, _translate
     _frame_class = frame_class
     _release_class = release_class
+    _tracker_class = tracker_class
     _finished_tracker = finished_tracker
     _error_of = error_of
     _translate = translate
@@ -289,7 +293,9 @@ cdef class Handle:
         elif copy or (PyBytes_GET_SIZE(data) if type(data) is bytes else memoryview(data).nbytes) < socket.threshold():
             return None
         else:
-            frame = _frame_class(data, track, False)
+            frame = _frame_class.__new__(_frame_class)
+            release = _release_class() if track else None
+            frame._lend(data, release, _tracker_class(release) if track else None)
         if type(frame.tracker_event) is _release_class:
             frame.tracker_event.add(self)
         return frame

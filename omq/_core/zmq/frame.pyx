@@ -25,11 +25,12 @@ cdef class FrameData:
         finally:
             PyBuffer_Release(&view)
 
-    def _lend(self, data: object, event: object) -> None:
+    def _lend(self, data: object, event: object, tracker: object) -> None:
         """Shares the memory of an object until the last frame that does is gone; then sets *event*, if any."""
         self._loan = Loan(data, event)
         self._data = data
         self.tracker_event = event
+        self.tracker = tracker
 
     def _share(self, FrameData other not None) -> None:
         """Shares the content and the properties of another frame."""
