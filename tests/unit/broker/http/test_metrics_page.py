@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from omq.broker.core.stats import BrokerStats, ClusterStats
 from omq.broker.http.metrics import MAX_READERS, MAX_SERIES, MetricsPage
 from tests.support.broker_stats import statistics, topic
+from tests.support.dashboards import METRIC, TARGET, Dashboard, unknown_names
 
 DOCS = Path(__file__).parents[4] / "docs"
 PAGE = (DOCS / "reference" / "broker-metrics.md").read_text(encoding="utf-8")
 EXAMPLES = DOCS / "examples" / "monitoring"
 RULES = yaml.safe_load((EXAMPLES / "omq-broker.rules.yml").read_text(encoding="utf-8"))
-DASHBOARD = json.loads((EXAMPLES / "omq-broker.dashboard.json").read_text(encoding="utf-8"))
+DASHBOARD = Dashboard(EXAMPLES / "omq-broker.dashboard.json")
 
 DURABLE = {"name": "n", "position": 1, "lag": 2, "held": True, "active": 3.0}
 GROUP = {"name": "g", "lag": 2, "in_flight": 1, "consumers": 1, "active": 3.0}
@@ -30,11 +30,6 @@ TEXT = MetricsPage().encode(STATS)[0].decode()
 LABELS = {
     sample.name: set(sample.labels) for family in text_string_to_metric_families(TEXT) for sample in family.samples
 }
-#: Labels that Prometheus adds.
-TARGET = {"job", "instance"}
-METRIC = re.compile(r"\b(?:omq_broker|process)_\w+")
-GROUPING = re.compile(r"\b(?:by|on|without|group_left)\s*\(([\w\s,]*)\)")
-SELECTOR = re.compile(r"((?:omq_broker|process)_\w+)\{([^}]*)\}")
 
 
 def alerts() -> list[dict[str, Any]]:
@@ -42,8 +37,7 @@ def alerts() -> list[dict[str, Any]]:
 
 
 def expressions() -> list[str]:
-    panels = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
-    return [alert["expr"] for alert in alerts()] + panels
+    return [alert["expr"] for alert in alerts()] + DASHBOARD.expressions
 
 
 def test_every_metric_is_on_the_page() -> None:
@@ -72,13 +66,8 @@ def test_the_page_names_the_bounds() -> None:
 
 @pytest.mark.parametrize("expression", expressions())
 def test_rules_and_dashboard_use_metrics_and_labels_that_exist(expression: str) -> None:
-    metrics = METRIC.findall(expression)
-    assert metrics or expression.startswith("up")
-    assert set(metrics) <= LABELS.keys()
-    for found in (re.findall(r"\w+", labels) for labels in GROUPING.findall(expression)):
-        assert set(found) <= TARGET.union(*(LABELS[metric] for metric in metrics))
-    for metric, selector in SELECTOR.findall(expression):
-        assert set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector)) <= LABELS[metric] | TARGET
+    assert METRIC.search(expression) or expression.startswith("up")
+    assert unknown_names(expression, LABELS) == set()
     assert all(expression.count(left) == expression.count(right) for left, right in ("()", "{}", "[]"))
 
 
@@ -101,13 +90,4 @@ def test_the_guide_lists_the_alerts() -> None:
 
 
 def test_the_panels_of_the_dashboard_do_not_overlap() -> None:
-    places = [panel["gridPos"] for panel in DASHBOARD["panels"]]
-    cells = [
-        (x, y)
-        for place in places
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
-    ]
-    assert len(cells) == len(set(cells))
-    assert max(x for x, _ in cells) < 24
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(places)
+    assert DASHBOARD.misplaced == []
