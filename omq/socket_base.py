@@ -399,7 +399,7 @@ class SocketBase:
 
     @property
     def stats(self) -> SocketStats:
-        """The statistics since the socket was made. Reading them delays no call of the socket; any thread may do it.
+        """The statistics since the socket was made, also of a closed one; any thread may read them.
 
         Raises:
             StateError: The process has forked.

@@ -615,8 +615,13 @@ cdef class RecvQueue:
         """Returns the number of messages that can be taken now, of all peers."""
         cdef Py_ssize_t n = 0
         cdef Peer peer = self._head
+        cdef Peer heir
         while peer is not None:
             n += peer.ready()
+            heir = peer.heir
+            while heir is not None:
+                n += heir.ready()
+                heir = heir.heir
             peer = peer.next_ready
         return n
 

@@ -71,6 +71,7 @@ ACCEPTED = {
     "closed": True,
     "endpoints": [],
     "peers": [],
+    "stats": omq.SocketStats(*[0] * 10),
     "socket_type": omq.SocketType.DEALER,
     "send_timeout": 3.0,
     "recv_timeout": 4.0,

@@ -235,6 +235,19 @@ def test_a_connection_after_the_first_one_is_a_reconnect(make, endpoint):
     assert push.stats.reconnects == 2
 
 
+def test_messages_of_a_connection_and_its_successor_wait(make, endpoint):
+    pull = make(omq.PULL, connect=endpoint, reconnect_interval=0.01)
+    for number in (1, 2):
+        push = make(omq.PUSH, bind=endpoint)
+        for _ in range(5):
+            push.send(b"x")
+        counted(pull, messages_received=5 * number, recv_queue_messages=5 * number)
+        push.stop()
+        until(lambda: not pull.peers)
+    assert len(pull.recv_many(100)) == 10
+    counted(pull, recv_queue_messages=0, reconnects=1)
+
+
 def test_failed_handshakes_are_counted(make):
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*", security=omq.PlainServer({"alice": "secret"}))
     push = make(omq.PUSH, connect=pull.endpoints[0], security=omq.PlainClient("alice", "wrong"))
