@@ -143,7 +143,8 @@ class Options:
         invert_matching: Send to subscribers that do not match; set on both sides (`ZMQ_INVERT_MATCHING`).
         subscribe: The prefixes to subscribe to from the start (`ZMQ_SUBSCRIBE`).
         join: The groups to join from the start.
-        immediate: Queue messages only for connected peers; `send` waits while there are none (`ZMQ_IMMEDIATE`).
+        immediate: Queue messages only for connected peers; `send` waits while there are none. If endpoints are
+            connected, while all of them have it (`ZMQ_IMMEDIATE`).
         tcp_keepalive: 1 on, 0 off, -1 the system's default (`ZMQ_TCP_KEEPALIVE`).
         tcp_keepalive_count: Probes before the system ends the connection; -1 for the system's default.
         tcp_keepalive_idle: Seconds of silence before the first probe; -1 for the system's default.
@@ -234,7 +235,7 @@ class Options:
     invert_matching: bool = _option(False, values.flag, types_with("invert_matching"), live=True)
     subscribe: tuple[bytes, ...] = _option((), values.prefixes, types_with("subscribe"))
     join: tuple[bytes, ...] = _option((), values.groups, types_with("join"))
-    immediate: bool = _option(False, values.flag)
+    immediate: bool = _option(False, values.flag, endpoint=_CONNECT)
     tcp_keepalive: int = _option(-1, _TRISTATE, endpoint=_EITHER)
     tcp_keepalive_count: int = _option(-1, values.system_or(1, 127), endpoint=_EITHER)
     tcp_keepalive_idle: int = _option(-1, values.system_or(1, 32767), endpoint=_EITHER)

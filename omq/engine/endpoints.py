@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from omq._core.link.handshake_io import HeadStart
+from omq._core.queues.send_queue import RoundRobin
 from omq.engine.connect_attempts import ConnectAttempts
 from omq.engine.datagram import DatagramDialer, DatagramListener, refuse_security
 from omq.engine.dialer import Dialer
@@ -72,6 +73,7 @@ class Endpoints:
         self.dialers: dict[str, list[_AnyDialer]] = {}
         self.leaving: set[DialerBase] = set()
         self._ended = 0  # about the number of dialers that have ended by themselves
+        self._some_immediate = False  # an endpoint has another value of `immediate` than the socket
         self._fd_used = False  # a call has used the socket's own `use_fd`
         # Endpoints that threads have queued and the I/O thread has not dialled, by name.
         self._queued: dict[str, tuple[ConnectRoute, HeadStart | None]] = {}
@@ -226,6 +228,7 @@ class Endpoints:
             dialers.remove(dialer)
             if not dialers:
                 del self.dialers[name]
+            self._apply_immediate()
             dialer.close()
 
     def route(self, text: str, given: Mapping[str, Any] | None = None) -> ConnectRoute:
@@ -250,6 +253,9 @@ class Endpoints:
         if route.options.use_fd is not None:
             return False  # the caller must get the error of a descriptor that does not fit
         self._queued[route.name] = route, None
+        queue = self._engine.pattern.send_queue
+        if self._varies(route) and not route.options.immediate and isinstance(queue, RoundRobin):
+            queue.immediate = False  # for the next call of this thread: the I/O thread may dial later
         head_start = self._start_early(route)
         if route.name in self._queued:
             self._queued[route.name] = route, head_start
@@ -316,12 +322,32 @@ class Endpoints:
         if self._ended > _MAX_ENDED_DIALERS:
             self._forget_ended()
         self.dialers.setdefault(route.name, []).append(dialer)
+        self._varies(route)
+        self._apply_immediate()
         if self._engine.has_loop:
             if head_start is not None and isinstance(dialer, Dialer):
                 dialer.start(head_start)
             else:
                 dialer.start()
         return dialer
+
+    def _varies(self, route: ConnectRoute) -> bool:
+        """Returns whether an endpoint has another value of `immediate` than the socket, and notes that."""
+        varies = route.options.immediate is not self._engine.options.immediate
+        self._some_immediate |= varies
+        return varies
+
+    def _apply_immediate(self) -> None:
+        """Lets messages wait without a peer while a connected endpoint allows it; without one, the socket decides."""
+        engine = self._engine
+        queue = engine.pattern.send_queue
+        if not self._some_immediate or engine.closed or not isinstance(queue, RoundRobin):
+            return
+        values = (one.options.immediate for one in self._dialling() if one.state is not DialerState.CLOSED)
+        with engine.lock:
+            queue.set_immediate(next(values, engine.options.immediate) and all(values))
+            if not all(route.options.immediate for route, _ in tuple(self._queued.values())):
+                queue.set_immediate(False)
 
     def _refuse_descriptor_in_use(self, fd: int | None) -> None:
         """Raises if a descriptor of the program is, or was, in use by the socket already."""
@@ -366,6 +392,7 @@ class Endpoints:
         dialer = dialers.pop()
         if not dialers:
             del self.dialers[name]
+        self._apply_immediate()
         dialer.disconnect()
 
     def drain(self) -> None:
@@ -384,6 +411,7 @@ class Endpoints:
             self.leaving.discard(dialer)
         else:
             self._ended += 1
+            self._apply_immediate()
         self._engine.changed()
 
     def dialer_closed(self, dialer: object) -> None:

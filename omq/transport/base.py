@@ -154,7 +154,7 @@ class Transport(ABC, Generic[EndpointT]):
     scheme: ClassVar[str]
     bare: ClassVar[bool] = False
     options: ClassVar[frozenset[str]] = frozenset(
-        {"identity", "peer_identity", "reconnect_interval", "reconnect_stop", "stream_notify"}
+        {"identity", "immediate", "peer_identity", "reconnect_interval", "reconnect_stop", "stream_notify"}
     )
 
     @abstractmethod

@@ -64,7 +64,6 @@ class OptionState:
         as_server: Whether the socket has the server's side of it.
         descriptor: The descriptor that `FD` has given out, or `None`.
         monitor: Sends the socket's events to a PAIR, or `None`.
-        dials: Whether `connect` has been called.
     """
 
     handle: Handle
@@ -75,7 +74,6 @@ class OptionState:
     as_server: bool = False
     descriptor: EventDescriptor | None = None
     monitor: SocketMonitor | None = None
-    dials: bool = False
 
     @property
     def kind(self) -> SocketType:
@@ -102,18 +100,6 @@ class OptionState:
                 raise error_of(EFSM) from None
             except errors.OptionError:
                 raise error_of(Errno.EINVAL) from None
-
-    def before_connect(self) -> None:
-        """Lets messages be queued for a connection that is not there yet, unless `IMMEDIATE` is set.
-
-        A socket of libzmq without a connection has no queue, so it does not accept messages; each `connect` makes one.
-        omq has one queue for all peers: a socket that is bound already continues to wait for a peer.
-        """
-        if self.kind in QUEUEING and not self.dials:
-            self.dials = True
-            if not self.values.get(Opt.IMMEDIATE):
-                with contextlib.suppress(errors.StateError):
-                    self.handle.omq.set_options(immediate=False)
 
     def disconnect(self, endpoint: str) -> None:
         """Ends all connections to an endpoint.
@@ -154,7 +140,11 @@ class OptionState:
         secured = self._security()
         if secured is not None:
             found["security"] = secured
-        return {name: value for name, value in found.items() if _applies(name, scheme)}
+        found = {name: value for name, value in found.items() if _applies(name, scheme)}
+        if call == "connect" and self.kind in QUEUEING:
+            # In libzmq only a connection has a queue, and over inproc it has one at once.
+            found["immediate"] = scheme != "inproc" and bool(self.values.get(Opt.IMMEDIATE))
+        return found
 
     def _security(self) -> Security | None:
         values = self.values
@@ -396,13 +386,6 @@ def _set_key(number: int) -> Set:
     return set_
 
 
-def _set_immediate(state: OptionState, value: Any) -> None:
-    state.values[Opt.IMMEDIATE] = _BOOL(value)
-    if state.dials:
-        with contextlib.suppress(errors.StateError):
-            state.handle.omq.set_options(immediate=bool(value))
-
-
 def _set_ipv6(state: OptionState, value: Any) -> None:
     state.values[Opt.IPV6] = _number(0, 1)(value)
     state.change(ipv6=bool(value))
@@ -534,7 +517,7 @@ _ROWS: Final[dict[int, OptionRow]] = {
     Opt.TCP_KEEPALIVE_INTVL: _option(
         Opt.TCP_KEEPALIVE_INTVL, -1, _SIGNED, _as("tcp_keepalive_interval", lambda value: min(value, 32767) or -1)
     ),
-    Opt.IMMEDIATE: OptionRow(_kept(Opt.IMMEDIATE, 0), _set_immediate),
+    Opt.IMMEDIATE: _option(Opt.IMMEDIATE, 0, _BOOL),
     Opt.XPUB_VERBOSE: _option(Opt.XPUB_VERBOSE, 0, _COUNT, _verbose, types={_T.XPUB}, reads=False, silent={_T.PUB}),
     Opt.IPV6: OptionRow(_kept(Opt.IPV6, 0), _set_ipv6),
     Opt.IPV4ONLY: OptionRow(lambda state: 1 - state.values.get(Opt.IPV6, 0), _set_ipv4only),

@@ -229,7 +229,7 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
             raise error_of(Errno.EINVAL)
         context.check_room()
         try:
-            # Nothing is queued before there is an endpoint to connect to: see `OptionState.before_connect`.
+            # Nothing is queued before there is an endpoint to connect to: see `OptionState.for_endpoint`.
             socket = made(context.omq, immediate=made.socket_type in QUEUEING)
         except errors.OmqError as error:
             raise translate(error) from None
@@ -338,10 +338,13 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         endpoint = _text_of(addr)
         try:
             self._check()
-            if call == "connect":
-                self._handle.state.before_connect()
             options = self._handle.state.for_endpoint(call, endpoint)
-            resolved = str(getattr(self._handle.omq, call)(endpoint, **options))
+            try:
+                resolved = str(getattr(self._handle.omq, call)(endpoint, **options))
+            except errors.OptionError as error:
+                if "is already connected" not in str(error):
+                    raise
+                resolved = endpoint  # as in libzmq, a repeated `connect` of these types changes nothing
             self._handle.state.opened(resolved)
         except (errors.OmqError, ZMQError) as error:
             raise endpoint_error(error, self._handle, call, endpoint, addr) from None

@@ -59,7 +59,7 @@ cdef class RoundRobin(SendQueue):
     cdef Py_ssize_t _attached        # number of peers, writable or not
     cdef Py_ssize_t _returns         # how often a peer has given messages back
     cdef bint _conflate
-    cdef bint _immediate
+    cdef public bint immediate
     cdef bint _background_sends      # the background thread gives waiting messages to peers that get room
     cdef int _enqueue(self, const Part *parts, Py_ssize_t count) except -1
     cdef int _pump(self) except -1

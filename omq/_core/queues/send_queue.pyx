@@ -85,6 +85,7 @@ cdef class RoundRobin(SendQueue):
 
     Attributes:
         queue: Accepted messages that were not yet given to a peer.
+        immediate: Accept nothing while there is no peer; any thread may set it.
     """
 
     def __init__(self, wait_queue: WaitQueue, hwm: int, conflate: bool = False, immediate: bool = False) -> None:
@@ -92,13 +93,18 @@ cdef class RoundRobin(SendQueue):
         self.queue = WaitingMessages()
         self._open = []
         self._conflate = conflate
-        self._immediate = immediate
+        self.immediate = immediate
         self._background_sends = True
         self.quick = True
 
     @property
     def idle(self):
         return self.queue.count() == 0 and self.parked == 0
+
+    def set_immediate(self, bint immediate) -> None:
+        """Sets `immediate`, and wakes the calls that need not wait for a peer any more."""
+        self.immediate = immediate
+        self.wait_queue.notify()
 
     cdef int given(self, Peer peer) except -1:
         """Notes that *peer* gets a message, or with None, that it did not get it."""
@@ -231,7 +237,7 @@ cdef class RoundRobin(SendQueue):
         return (<Peer>self._open[0]).send_frames(run)
 
     cdef bint _has_room(self) noexcept:
-        if self._immediate and self._attached == 0:
+        if self.immediate and self._attached == 0:
             return False
         return self.hwm == 0 or self._conflate or self.queue.count() + self.parked < self.hwm
 

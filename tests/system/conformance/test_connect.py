@@ -146,6 +146,40 @@ def test_immediate_a_broken_connection_accepts_nothing_until_it_is_back(twin, la
     assert again.recv(timeout=BOUND) == b"here again"
 
 
+def test_messages_wait_while_one_connected_endpoint_is_not_immediate(twin, later):
+    push = twin("PUSH", immediate=True)
+    assert not push.poll(0, omq.POLL_OUT)
+    push.connect("tcp://127.0.0.1:1", immediate=True)
+    assert not push.poll(0, omq.POLL_OUT)
+    push.connect(later, immediate=False)
+    push.send(b"1", timeout=0)
+    push.disconnect(later)
+    with pytest.raises(omq.SendTimeout):
+        push.send(b"lost", timeout=0)
+    waiting = twin.spawn(push, "send", b"2", timeout=BOUND)
+    assert not waiting.done(0.05)
+    push.connect(later, immediate=False)
+    waiting.result()
+    pull = twin("PULL", bind=later)
+    assert {pull.recv(timeout=BOUND) for _ in range(2)} == {b"1", b"2"}
+
+
+def test_an_immediate_endpoint_of_another_socket_accepts_nothing_without_its_peer(twin, later):
+    push = twin("PUSH")
+    push.send(b"1", timeout=0)
+    push.connect(later, immediate=True)
+    until(lambda: not push.poll(0, omq.POLL_OUT))
+    pull = twin("PULL", bind=later)
+    push.send(b"2", timeout=BOUND)
+    assert [pull.recv(timeout=BOUND) for _ in range(2)] == [b"1", b"2"]
+
+
+def test_an_endpoint_that_is_given_up_accepts_nothing(twin):
+    push = twin("PUSH", immediate=True, linger=0)
+    push.connect("tcp://127.0.0.1:1", immediate=False, reconnect_stop="refused")
+    until(lambda: not push.poll(0, omq.POLL_OUT))
+
+
 # disconnect_inproc, term_endpoint
 
 

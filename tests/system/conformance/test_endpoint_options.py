@@ -427,6 +427,7 @@ def test_every_option_has_a_test_here():
     mine |= {"handshake_timeout", "max_handshakes", "max_connections", "max_message_size", "max_parts", "security"}
     mine |= {"identity"}
     mine |= {"use_fd", "peer_identity", "stream_notify"}  # test_use_fd.py, test_router.py, test_live_options.py
+    mine |= {"immediate"}  # test_connect.py
     of_udp = {"multicast_hops", "multicast_loop"}  # test_udp.py
     of_ipc = {"accept_uids", "accept_gids", "accept_pids"}  # test_accept_filters.py, as the next
     mine |= {"accept_filter"}

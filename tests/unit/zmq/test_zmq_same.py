@@ -314,6 +314,31 @@ def until_marker(socket: Any) -> list[bytes]:
 
 
 @scenario
+def room_without_a_peer(zmq: Any, make: Any) -> list[Any]:
+    """A letter is an endpoint, where nothing listens, to connect to or not, 0 and 1 are `IMMEDIATE`, s sends."""
+    names = {"A": "tcp://127.0.0.1:1", "B": "tcp://127.0.0.1:2", "C": "inproc://nothing"}
+    plans = ("s", "bs", "+As-As", "1+As", "1+As0s+Bs", "+A1s+Bs-As", "1+A0+Bs-Bs", "+A+B-As-Bs", "1+Cs-Cs", "b+As-As")
+    seen: list[Any] = []
+    for kind in ("PUSH", "DEALER", "PAIR", "REQ"):
+        for plan in (*plans, "+A-Abs+As", "+A1+As"):
+            if kind == "PAIR" and plan.count("+") + plan.count("b") > 1:
+                continue
+            socket = make(kind)
+            for step, name in zip(plan, plan[1:] + " ", strict=True):
+                if step in "01":
+                    socket.immediate = int(step)
+                elif step in "+-":
+                    seen.append(outcome(socket.connect if step == "+" else socket.disconnect, names[name]))
+                elif step == "b":
+                    socket.bind("tcp://127.0.0.1:*")
+                elif step == "s":
+                    seen += [(kind, plan), outcome(socket.poll, 0, zmq.POLLOUT)]
+                    if kind != "REQ":  # it has a request to be answered then
+                        seen.append(outcome(socket.send, b"x", zmq.DONTWAIT))
+    return seen
+
+
+@scenario
 def xpub_options_of_a_socket_in_use(zmq: Any, make: Any) -> list[Any]:
     xpub, first = make.pair("XPUB", "XSUB")
     second = make("XSUB")
