@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import warnings
@@ -28,6 +27,7 @@ from omq.engine.socket import Engine
 from omq.engine.weak_set import WeakIdentitySet
 from omq.errors import ClosedError, ContextTerminated, OmqError, StateError
 from omq.options import Options
+from omq.process_hooks import run_at_exit, run_in_child
 from omq.types import UNSET
 from omq.unpatched import threading
 
@@ -334,5 +334,5 @@ def _at_exit() -> None:
                 pass  # it ended the wait: the log reports what was lost, and the rest ends at once
 
 
-os.register_at_fork(after_in_child=_after_fork)
-atexit.register(_at_exit)
+run_in_child(_after_fork)
+run_at_exit(_at_exit)

@@ -3,9 +3,9 @@
 cimport cython
 
 from collections import deque
-import os
 
 from omq.errors import StateError
+from omq.process_hooks import run_in_child
 
 
 def _begin_in_child():
@@ -16,7 +16,7 @@ def _begin_in_child():
         resume_gc()
 
 
-os.register_at_fork(after_in_child=_begin_in_child)
+run_in_child(_begin_in_child)
 
 
 @cython.final

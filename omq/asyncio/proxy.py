@@ -8,7 +8,7 @@ from omq._core.calls.async_proxy import AsyncProxy
 from omq._core.calls.call import AsyncCore
 from omq.asyncio.socket import Socket
 from omq.errors import ClosedError
-from omq.proxy import refuse_terminated, refuse_unfit
+from omq.proxies import refuse_terminated, refuse_unfit
 
 _POLL_INTERVAL_S = 0.005  # seconds between two checks after TERMINATE
 

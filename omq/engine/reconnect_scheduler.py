@@ -17,6 +17,7 @@ import weakref
 from typing import Final, Protocol
 
 from omq._core.link.handshake_io import dial
+from omq.process_hooks import run_in_child
 from omq.transport import Address
 from omq.unpatched import threading
 
@@ -26,7 +27,8 @@ REFUSED: Final = frozenset({errno.ECONNREFUSED, errno.ENOENT})
 #: Held while a descriptor is made and recorded, so that no other thread forks: a child would keep a descriptor that it
 #: does not know. A signal handler in this thread may still fork.
 FORK_LOCK: Final = threading.RLock()
-os.register_at_fork(before=FORK_LOCK.acquire, after_in_parent=FORK_LOCK.release, after_in_child=FORK_LOCK.release)
+os.register_at_fork(before=FORK_LOCK.acquire, after_in_parent=FORK_LOCK.release)
+run_in_child(FORK_LOCK.release)
 
 _EARLY_FRACTION: Final = 0.05  # part of its delay by which an attempt may be early, to share a timer
 _MAX_ATTEMPTS_PER_TURN: Final = 200  # per turn: the loop has other work

@@ -18,6 +18,7 @@ from contextlib import ExitStack, suppress
 from typing import Final
 
 from omq.errors import HandshakeError
+from omq.process_hooks import run_in_child
 from omq.unpatched import select, socket, threading
 
 _READ_BYTES: Final = 262144  # per read, of either side
@@ -437,4 +438,4 @@ def _unsent(sock: socket.socket) -> int:
 
 
 _relays = _Relays()
-os.register_at_fork(after_in_child=_relays.forget)
+run_in_child(_relays.forget)

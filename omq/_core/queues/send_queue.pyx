@@ -16,10 +16,10 @@ from omq._core.queues.matcher cimport Matcher
 from omq._core.queues.wait_queue cimport WaitQueue
 from omq._core.queues.peer cimport TURN_MESSAGES, SendQueue, Peer
 
-import os
 import random
 
 from omq.errors import StateError
+from omq.process_hooks import run_in_child
 
 cdef extern from "Python.h":
     Py_ssize_t Py_SIZE(object)  # the length of a deque, without a call
@@ -32,7 +32,7 @@ cdef enum:
 
 # Not from the system each time: `os.urandom` releases the GIL, and next to busy threads it comes back late.
 _serials = random.Random()
-os.register_at_fork(after_in_child=_serials.seed)
+run_in_child(_serials.seed)
 
 
 cdef object hold(const Part *parts, Py_ssize_t count):
