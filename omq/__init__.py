@@ -130,6 +130,8 @@ if not _TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         if name in __all__:
+            if _sys.is_finalizing():
+                raise StateError(f"the interpreter is shutting down: omq.{name} cannot be loaded")  # noqa: F405
             for found in [_importlib.import_module(f"omq.{module}") for module in _MODULES]:
                 for public in __all__:
                     if hasattr(found, public):

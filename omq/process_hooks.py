@@ -9,6 +9,7 @@ sockets after them.
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread  # noqa: F401 - uvloop needs it, and Python refuses its import at exit
 import os
 from collections.abc import Callable
 

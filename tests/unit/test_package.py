@@ -103,6 +103,10 @@ def test_exit_functions_of_the_program_use_sockets_made_later() -> None:
     assert printed(code) == "b'last'"
 
 
+def test_the_first_use_at_exit() -> None:
+    assert printed("import atexit, omq; atexit.register(lambda: print(len(omq.curve_keypair())))") == "2"
+
+
 def test_fork_functions_of_the_program_make_sockets_in_the_child() -> None:
     """Registered after the import, they run in a child whose default context is new."""
     code = """
