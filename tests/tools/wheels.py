@@ -16,7 +16,16 @@ from typing import Final
 
 from tests.tools.environment import install
 from tests.tools.other_pythons import installed, version
-from tests.tools.processes import ROOT, check, parser_for, split_arguments
+from tests.tools.processes import (
+    ROOT,
+    call,
+    check,
+    default_jobs,
+    exit_status,
+    parser_for,
+    print_crash_report,
+    split_arguments,
+)
 
 MAX_WHEEL_BYTES: Final = 6 << 20
 #: The times of the import and of the first use of a name, which imports asyncio, in terms of that of `import asyncio`.
@@ -129,7 +138,7 @@ def check_sdist(python: str, sdist: Path, room: Path) -> None:
 
 
 def run_unit_tests(python: str, wheel: Path, room: Path, args: Sequence[str]) -> None:
-    """Runs the unit tests with the installed wheel, away from the source tree."""
+    """Runs the unit tests with the installed wheel, away from the source tree; a crash is reported with its test."""
     tested = CleanEnvironment(room / "tested", python)
     tested.install(f"{wheel}[broker,goby,replicated,test]")
     tree = room / "tree"
@@ -140,9 +149,13 @@ def run_unit_tests(python: str, wheel: Path, room: Path, args: Sequence[str]) ->
     units = sorted((tree / "tests" / "unit").iterdir())
     # The others read the sources of the whole tree.
     tests = [path for path in units if path.is_dir() and path.name not in ("tools", "examples")]
-    pytest = [tested.python, "-m", "pytest", "-q", "-m", "not slow and not fault and not alone"]
+    pytest = [tested.python, "-m", "pytest", "-q", "-n", str(default_jobs())]
+    pytest += ["-m", "not slow and not fault and not alone"]
     pytest += ["--ignore", tree / "tests" / "unit" / "serving" / "test_log.py"]  # reads sources
-    check([*pytest, *tests, *args], cwd=tree, env={"PYTHONPATH": ""})
+    status = call([*pytest, *tests, *args], cwd=tree, env={"PYTHONPATH": ""})
+    print_crash_report(status, cwd=tree)
+    if status:
+        sys.exit(exit_status(status))
 
 
 def main() -> None:
