@@ -18,7 +18,6 @@ cdef class Connection(Receiver):
     cdef long long _delivered        # when, during closing, the peer's kernel was first seen to have everything
     cdef int _decide(self, bint first) except? -1
     cdef bint _count_handed(self) except -1
-    cdef int _drop_batch(self) except -1
     cdef int _part_with_threads(self) except -1
     cdef int _avoid_reset(self) except -1
     cdef int _write_closing_frame(self) except -1

@@ -179,7 +179,7 @@ cdef class Connection(Receiver):
         self._backlog = None
         self.send_queue = self.home = None
         self._count_handed()
-        self._drop_batch()
+        self.abandoned += self._send_buffer.clear()
 
     cdef int _part_with_threads(self) except -1:
         """Makes sure that no thread without the GIL uses this connection any longer."""
@@ -366,12 +366,6 @@ cdef class Connection(Receiver):
         self.messages_out += handed
         store(&self._send_buffer.handed, 0)
         return handed != 0
-
-    cdef int _drop_batch(self) except -1:
-        """Drops the rest of the batch: its messages are lost."""
-        self.abandoned += self._send_buffer.messages
-        self._send_buffer.clear()
-        return 0
 
     # ------------------------------------------------------------------ sending
 
@@ -618,7 +612,7 @@ cdef class Connection(Receiver):
             if self.home is not None:
                 self.home.recall(self)
             if self.home is not None or self.send_queue is not None:
-                self._drop_batch()  # otherwise its session takes it back
+                self.abandoned += self._send_buffer.clear()  # otherwise its session takes it back
             self._send_buffer.hold()
             self._send_buffer.want(self._send_buffer.interest & ~EPOLLOUT)
             self._send_buffer.let_go()

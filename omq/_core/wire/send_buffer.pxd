@@ -116,7 +116,7 @@ cdef class SendBuffer:
     cdef int adopt(self) except -1
     cdef void reap(self)
     cdef void _reap(self)
-    cdef void clear(self)
+    cdef Py_ssize_t clear(self) except -1
     cdef int _reserve(self, Py_ssize_t size) except -1
     cdef void _release(self)
     cdef Segment *_append(self) except NULL

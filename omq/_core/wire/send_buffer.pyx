@@ -97,10 +97,12 @@ cdef class SendBuffer:
         """Encodes all later frames with *codec*; None: plain frames."""
         self.codec = codec
 
-    cdef void clear(self):
-        """Drops everything; unsent bytes are lost."""
+    cdef Py_ssize_t clear(self) except -1:
+        """Drops everything, and returns the number of messages that are lost."""
+        cdef Py_ssize_t messages
         cdef int i
         self.hold()
+        messages = self.messages
         for i in range(self._first, self._count):
             if self._segments[i].owner != NULL:
                 self._done[self._ndone] = self._segments[i].owner
@@ -111,6 +113,7 @@ cdef class SendBuffer:
         self.bytes = self.messages = 0
         self.let_go()
         self.reap()
+        return messages
 
     cdef void _release(self):
         if self._arena != NULL:
