@@ -146,4 +146,12 @@ class MechanismError(HandshakeError):
 
 
 class AuthenticationError(HandshakeError):
-    """Raised when one side refused the credentials of the other."""
+    """Raised when one side refused the credentials of the other.
+
+    Attributes:
+        status: The status of ZAP (RFC 27): 400 for a refusal, 300 for a temporary one, 500 for an error of the handler.
+    """
+
+    def __init__(self, text: str, status: int = 400) -> None:
+        super().__init__(text)
+        self.status = status

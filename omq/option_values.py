@@ -21,7 +21,7 @@ _MAPPED_BITS: Final = 96  # of an IPv4-mapped address, before the IPv4 address (
 _MAX_SECONDS: Final = 1e9  # seconds: some thirty years, which every timer of the system can count
 
 #: The values of `reconnect_stop`.
-RECONNECT_STOPS: Final = ("refused", "handshake failed", "after disconnect")
+RECONNECT_STOPS: Final = ("refused", "rejected", "handshake failed", "after disconnect")
 #: The values of `router_notify`: a peer has connected, or has disconnected.
 PEER_NOTICES: Final = ("connect", "disconnect")
 

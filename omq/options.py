@@ -85,8 +85,10 @@ class Options:
         reconnect_interval: Seconds between two attempts to connect, with jitter; a pair is the first and the longest
             delay of an exponential backoff; `None` never reconnects (`ZMQ_RECONNECT_IVL`, `ZMQ_RECONNECT_IVL_MAX`).
         reconnect_stop: The outcomes after which dialling stops for good: `"refused"` (the connection was refused),
-            `"handshake failed"`, `"after disconnect"` (a connected peer has gone); one or several
-            (`ZMQ_RECONNECT_STOP`). Over inproc no attempt is refused: a name may be bound later.
+            `"rejected"` (one side has rejected the other in the handshake: its password, key, mechanism or socket
+            type, or bytes that are not ZMTP), `"handshake failed"` (that, or no answer), `"after disconnect"` (a
+            connected peer has gone); one or several (`ZMQ_RECONNECT_STOP`). Over inproc no attempt is refused: a name
+            may be bound later.
         connect_timeout: Seconds that one attempt to connect may take; `None` leaves it to the system
             (`ZMQ_CONNECT_TIMEOUT`).
         handshake_timeout: Seconds within which a new peer must finish its handshake; `None` for no limit

@@ -12,7 +12,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from omq._core.link.handshake_io import HeadStart
-from omq.engine.dialer_base import Backoff, DialerBase
+from omq.engine.dialer_base import Backoff, DialerBase, outcome_of
 from omq.engine.lifecycle import ConnectionState, DialerState
 from omq.engine.reconnect_scheduler import FORK_LOCK, REFUSED, PendingReconnect, reconnect_scheduler_of
 from omq.engine.resolver import ANSWER_TTL_S, connected, reach, resolver_of
@@ -204,7 +204,7 @@ class Dialer(DialerBase):
     async def _outlast(self, session: Session) -> str:
         await asyncio.shield(session.ended)  # the session may outlive the dialer
         self.session = None
-        return "handshake failed" if session.info is None else "after disconnect"
+        return outcome_of(session)
 
     async def _connect(self, begun: socket.socket | None) -> tuple[socket.socket, str]:
         """Connects to the endpoint; returns the socket and the address of its peer."""

@@ -30,7 +30,8 @@ class Backoff:
         options = self._options
         if outcome == "after disconnect":
             self._delay = _first_interval(options)
-        if self._delay is None or outcome in options.reconnect_stop:
+        stops = options.reconnect_stop
+        if self._delay is None or outcome in stops or (outcome == "rejected" and "handshake failed" in stops):
             return None
         delay, interval = self._delay, options.reconnect_interval
         self._delay = min(delay * 2, interval[1] if isinstance(interval, tuple) else delay)
@@ -42,6 +43,13 @@ def _first_interval(options: Options) -> float | None:
     """Returns the seconds before the first new attempt; `None` for no new attempt."""
     interval = options.reconnect_interval
     return interval[0] if isinstance(interval, tuple) else interval
+
+
+def outcome_of(session: Session) -> str:
+    """Returns the outcome of an attempt whose connection has ended, in the words of `reconnect_stop`."""
+    if session.info is not None:
+        return "after disconnect"
+    return "rejected" if session.rejected else "handshake failed"
 
 
 class DialerBase(StateMachine[DialerState]):

@@ -7,7 +7,7 @@ import asyncio
 from omq._core.queues.peer import RecvQueue
 from omq._core.queues.pipe import Pipe
 from omq._core.queues.wait_queue import WaitQueue
-from omq.engine.dialer_base import Backoff, DialerBase
+from omq.engine.dialer_base import Backoff, DialerBase, outcome_of
 from omq.engine.lifecycle import ConnectionState, DialerState, ListenerState, StateMachine
 from omq.engine.session_base import SessionBase
 from omq.engine.views import SocketView
@@ -131,6 +131,7 @@ class PipeSession(SessionBase):
         """Ends a connection that one of the two sockets refuses."""
         if not self.is_over:
             self.engine.session_connected(self, dialled=self._dialer is not None)
+            self.rejected = isinstance(refusal, RemoteProtocolError)
             self.end(refusal)
 
     def _tear_down(self, before: ConnectionState, reason: Exception | None) -> None:
@@ -253,8 +254,8 @@ class InprocDialer(DialerBase):
         session, self.session = self.session, None
         if self.state is DialerState.CLOSED:
             return
-        met = session is not None and session.info is not None
-        pause = self._backoff.next("after disconnect" if met else "handshake failed") if self.wanted else None
+        outcome = "handshake failed" if session is None else outcome_of(session)
+        pause = self._backoff.next(outcome) if self.wanted else None
         if pause is None:
             self.give_up()
             return

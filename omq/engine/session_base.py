@@ -39,6 +39,7 @@ class SessionBase(StateMachine[ConnectionState]):
         self.remote_address = endpoint
         self.mechanism = ""
         self.dropped_reported = 0
+        self.rejected = False
         self.ended: asyncio.Future[None] = engine.loop.create_future()
         self._dialer = dialer
 

@@ -73,6 +73,7 @@ class Session(RoutedSession, Protocol):
         remote_address: The peer's address, as an endpoint; empty if unknown.
         mechanism: The name of its security mechanism.
         dropped_reported: The number of dropped messages of the peer that monitors have received.
+        rejected: Whether the handshake has failed because one side has rejected the other.
         descriptor: Its descriptor, for monitors; `None` without one.
     """
 
@@ -82,6 +83,7 @@ class Session(RoutedSession, Protocol):
     remote_address: str
     mechanism: str
     dropped_reported: int
+    rejected: bool
     descriptor: int | None
 
     @property

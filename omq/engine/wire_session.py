@@ -66,6 +66,7 @@ class WireSession(StateMachine[ConnectionState]):
         user_id: The user id that authentication found; `None` for none.
         remote_address: The peer's address, as an endpoint; empty if unknown.
         dropped_reported: The number of dropped messages of the peer that monitors have received.
+        rejected: Whether the handshake has failed because one side has rejected the other.
         descriptor: Its descriptor, for monitors, also after its end.
         already_sent: The beginning of our side of the handshake, if it was sent before the session was made.
     """
@@ -78,6 +79,7 @@ class WireSession(StateMachine[ConnectionState]):
     since = 0.0
     user_id: str | None = None
     dropped_reported = 0
+    rejected = False
     _ended: asyncio.Future[None] | None = None
     _left = False  # out of routing before its end
     _ceased = False  # the user drains: we send the peer nothing more
@@ -257,6 +259,7 @@ class WireSession(StateMachine[ConnectionState]):
         try:
             answer = step(*arguments)
         except (ProtocolError, HandshakeError) as error:
+            self.rejected = True
             self._write(handshake.failure())
             self.end(error)
             return

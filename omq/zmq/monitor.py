@@ -35,7 +35,6 @@ _NUMBERS: Final = {
 _FAILURES: Final = {
     HandshakeFailure.PROTOCOL: (Event.HANDSHAKE_FAILED_PROTOCOL, Event.PROTOCOL_ERROR_ZMTP_UNSPECIFIED),
     HandshakeFailure.MECHANISM: (Event.HANDSHAKE_FAILED_PROTOCOL, Event.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH),
-    HandshakeFailure.AUTHENTICATION: (Event.HANDSHAKE_FAILED_AUTH, 400),
 }
 _OF_DESCRIPTORS: Final = frozenset(
     {
@@ -102,7 +101,7 @@ class SocketMonitor:
             return  # libzmq does not report connections that this side ends
         number = _NUMBERS.get(event.kind)
         if event.kind is EventKind.HANDSHAKE_FAILED:
-            number, value = _FAILURES.get(event.category, _NO_DETAIL)  # type: ignore[arg-type]
+            number, value = _failure(event)
         elif number is None:
             return
         else:
@@ -117,6 +116,13 @@ class SocketMonitor:
             self._pair.send_multipart([head, endpoint.encode()], timeout=0.0)
         except errors.Timeout:
             pass  # the reader is too slow: the event is lost, and the socket does not wait
+
+
+def _failure(event: OmqEvent) -> tuple[Event, int]:
+    """Returns the number and the value of the event of a handshake that has failed."""
+    if isinstance(event.error, errors.AuthenticationError):
+        return Event.HANDSHAKE_FAILED_AUTH, event.error.status
+    return _FAILURES.get(event.category, _NO_DETAIL)  # type: ignore[arg-type]
 
 
 def _value(event: OmqEvent) -> int:

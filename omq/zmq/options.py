@@ -68,7 +68,7 @@ class OptionState:
 
     handle: Handle
     values: dict[int, Any] = field(default_factory=dict)
-    endpoint: dict[str, Any] = field(default_factory=dict)
+    endpoint: dict[str, Any] = field(default_factory=lambda: _stop_words(0))
     last_endpoint: str = ""
     mechanism: SecurityMechanism = SecurityMechanism.NULL
     as_server: bool = False
@@ -421,8 +421,9 @@ def _notify_words(value: int) -> dict[str, Any]:
 
 
 def _stop_words(value: int) -> dict[str, Any]:
+    # libzmq stops after a rejection in any case.
     words = ((1, "refused"), (2, "handshake failed"), (4, "after disconnect"))
-    return {"reconnect_stop": [word for bit, word in words if value & bit]}
+    return {"reconnect_stop": ["rejected", *(word for bit, word in words if value & bit)]}
 
 
 def _flag(name: str) -> Callable[[Any], dict[str, Any]]:

@@ -131,8 +131,7 @@ class Mechanism(ABC):
         handle(self, command.body)
         self.phase = following
         if self.peer_error is not None:
-            kind = AuthenticationError if self.peer_error in _ZAP_REFUSALS else HandshakeError
-            raise kind(f"the peer refused the handshake: {quoted(self.peer_error, 255)}")
+            raise _refused(f"the peer refused the handshake: {quoted(self.peer_error, 255)}", self.peer_error)
 
     def answer(self, refusal: bytes | None, why: str = "") -> None:
         """Answers `question`.
@@ -152,8 +151,7 @@ class Mechanism(ABC):
         self._failure = error(refusal) if refusal else b""
         self.question = None
         if refusal is not None:
-            kind = AuthenticationError if not refusal or refusal in _ZAP_REFUSALS else HandshakeError
-            raise kind(f"the peer was refused: {quoted(refusal)}" + (why and f", {why}"))
+            raise _refused(f"the peer was refused: {quoted(refusal)}" + (why and f", {why}"), refusal or b"300")
         self._admitted()
 
     def failure(self) -> bytes:
@@ -167,3 +165,8 @@ class Mechanism(ABC):
     def _on_rival(self, body: bytes) -> None:
         """Refuses a HELLO to a client: greetings do not distinguish two clients (RFC 23, Topology)."""
         raise MechanismError(f"both sides are clients of {self.name.decode()}: one has to be its server")
+
+
+def _refused(text: str, reason: bytes) -> HandshakeError:
+    """Returns the error of a refusal: an `AuthenticationError` if its reason is a status of ZAP."""
+    return AuthenticationError(text, int(reason)) if reason in _ZAP_REFUSALS else HandshakeError(text)

@@ -513,6 +513,15 @@ def test_reconnect_stop_ends_the_attempts(twin, tmp_path, inproc, transport, sto
     monitor.close()
 
 
+def test_a_socket_of_another_type_is_rejected_over_inproc_too(twin, inproc):
+    twin("PULL", bind=inproc)
+    dialled = twin("PAIR", reconnect_interval=0.01, reconnect_stop="rejected")
+    monitor = dialled.monitor()
+    dialled.connect(inproc)
+    assert events(twin, monitor, "connect_retried", 0.2) == []
+    monitor.close()
+
+
 # The same place twice: `is_single_connect` of libzmq's socket_base.cpp
 
 

@@ -112,6 +112,33 @@ async def test_reconnect_stop_when_the_handshake_failed(make, reports, free_port
 
 
 @on_both_loops
+@pytest.mark.parametrize("stop", ["rejected", "handshake failed"])
+async def test_reconnect_stop_when_one_side_has_rejected_the_other(make, reports, stop):
+    answers = []
+
+    def authenticate(username, password):
+        answers.append(username)
+        return False
+
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*", security=omq.PlainServer(authenticate))
+    where = pull.endpoints[0]
+    push = make(omq.PUSH, connect=where, reconnect_stop=stop, security=omq.PlainClient("u", "wrong"), **FAST)
+    await given_up(push, where)
+    assert answers == [b"u"]
+
+
+@on_both_loops
+async def test_a_silent_peer_has_not_rejected_anyone(make, reports, free_port, free_place):
+    with listening(address=("127.0.0.1", free_port)) as server:
+        push = make(omq.PUSH, connect=free_place, reconnect_stop="rejected", handshake_timeout=0.05, **FAST)
+        for _ in range(2):
+            with await accept(server):
+                await until(lambda: any(event[0] == "handshake_failed" for event in reports))
+                reports.clear()
+        push.stop()
+
+
+@on_both_loops
 async def test_reconnect_stop_after_a_disconnect(make, reports, free_place):
     """ConnectAttempts that fail before do not end it; a peer that was there and has gone does."""
     where = free_place
