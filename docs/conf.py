@@ -37,7 +37,7 @@ NAVIGATION = {
         "Explanation": ["explanation/architecture", "explanation/architecture-systems", "explanation/*"],
         "Project": ["examples/README", "CONTRIBUTING", "changelog"],
     },
-    "reference/api": {"": ["reference/api/*"]},
+    "reference/api": {"": ["reference/api/sockets", "reference/api/asyncio", "reference/api/*"]},
     "explanation/decisions": {"": ["explanation/decisions/*"]},
 }
 _LINK = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)([^)#\s]+)")
@@ -66,6 +66,9 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False
 
+mermaid_height = "auto"
+mermaid_init_config = {"startOnLoad": False, "deterministicIds": True}  # equal ids would mix pictures up
+
 html_theme = "furo"
 html_title = f"omq {__version__}"
 html_static_path = ["site.css"]
@@ -86,7 +89,7 @@ def adapt_page(app: Sphinx, name: str, content: list[str]) -> None:
 
     def direct(link: re.Match[str]) -> str:
         target = Path(os.path.normpath(here / link[1]))
-        if target.suffix in (".md", ".png") and target.is_relative_to(DOCS):
+        if target.suffix in (".md", ".png", ".svg") and target.is_relative_to(DOCS):
             return link[1]
         if target in shown:
             return f"#{target.stem}"
