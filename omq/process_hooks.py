@@ -9,11 +9,11 @@ sockets after them.
 from __future__ import annotations
 
 import atexit
-import concurrent.futures.thread  # noqa: F401 - uvloop needs it, and Python refuses its import at exit
+
+# uvloop needs it, and Python refuses its import at exit. It imports `threading`, which must be reset first in a child.
+import concurrent.futures.thread  # noqa: F401
 import os
 from collections.abc import Callable
-
-import omq.unpatched  # noqa: F401 - imports `threading`, which must be reset first in a child
 
 _in_child: list[Callable[[], object]] = []
 _at_exit: list[Callable[[], object]] = []

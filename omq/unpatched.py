@@ -45,12 +45,17 @@ _copies: dict[str, ModuleType] = {}
 
 
 class Unpatched:
-    """A module of the standard library without patches."""
+    """A module of the standard library without patches; imported with its first use."""
+
+    _module: ModuleType
 
     def __init__(self, name: str) -> None:
-        self._module = importlib.import_module(name)  # patches change it in place
+        self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute == "_module":
+            self._module = importlib.import_module(self._name)  # patches change it in place
+            return self._module
         return getattr(_copy_of(self._module.__name__) if is_patched() else self._module, attribute)
 
 
