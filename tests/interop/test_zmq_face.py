@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import json
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -30,14 +32,14 @@ TWO_WAYS = [("REQ", "REP"), ("REQ", "ROUTER"), ("DEALER", "ROUTER"), ("DEALER", 
 
 
 class Peer:
-    """A process with one socket of pyzmq.
+    """A process with one socket of pyzmq, or of another *module*.
 
     Attributes:
         endpoint: The endpoint of its socket.
     """
 
-    def __init__(self, kind: str, call: str, endpoint: str, **options: Any) -> None:
-        command = [sys.executable, "-m", "tests.interop.zmq_peer", "zmq", kind, call, endpoint, json.dumps(options)]
+    def __init__(self, kind: str, call: str, endpoint: str, module: str = "zmq", **options: Any) -> None:
+        command = [sys.executable, "-m", "tests.interop.zmq_peer", module, kind, call, endpoint, json.dumps(options)]
         self.process = subprocess.Popen(command, cwd=TREE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.endpoint = self.line()
 
@@ -224,6 +226,42 @@ def test_monitors_see_the_peer_come_and_go(make: Any, peer: Any) -> None:
     process.end()
     assert recv_monitor_message(monitor)["event"] is zmq.Event.DISCONNECTED
     monitor.close(0)
+
+
+@pytest.mark.parametrize("asks", ["HEARTBEAT_TIMEOUT of the watcher", "HEARTBEAT_TTL of the stopped one"])
+@pytest.mark.parametrize("watcher", ["omq.zmq", "zmq"])
+def test_a_stopped_peer_is_lost_and_comes_back(peer: Any, watcher: str, asks: str) -> None:
+    module = importlib.import_module(watcher)
+    context = module.Context()
+    socket = context.socket(module.PULL)
+    socket.rcvtimeo = TIMEOUT_MS
+    own = {"heartbeat_ivl": 50, "heartbeat_timeout": 1000}
+    other = {"heartbeat_ivl": 50, "heartbeat_ttl": 1000, "heartbeat_timeout": TIMEOUT_MS}
+    watches = "watcher" in asks
+    for name, value in (own if watches else {}).items():
+        setattr(socket, name, value)
+    monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+    monitor.rcvtimeo = TIMEOUT_MS
+    events = iter(lambda: zmq.Event(recv_monitor_message(monitor)["event"]), None)
+    try:
+        socket.bind("tcp://127.0.0.1:*")
+        options = {} if watches else other
+        process = peer(
+            "PUSH", "connect", socket.last_endpoint.decode(), "omq.zmq" if watcher == "zmq" else "zmq", **options
+        )
+        assert next(events) is zmq.Event.HANDSHAKE_SUCCEEDED
+        for _ in range(10):
+            assert not monitor.poll(300)  # it must not be stopped before its first PING
+            process.process.send_signal(signal.SIGSTOP)
+            lost = monitor.poll(3000)
+            process.process.send_signal(signal.SIGCONT)
+            if lost:
+                break
+        assert [next(events), next(events)] == [zmq.Event.DISCONNECTED, zmq.Event.HANDSHAKE_SUCCEEDED]
+        process.ask("send", 1)
+        assert socket.recv_multipart() == message(0)
+    finally:
+        context.destroy(0)
 
 
 def test_a_poller_finds_the_socket_that_has_a_message(make: Any, peer: Any) -> None:
