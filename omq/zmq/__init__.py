@@ -26,7 +26,6 @@ from omq.zmq.error import (
     zmq_errno,
 )
 from omq.zmq.frame import COPY_THRESHOLD, Frame, Message
-from omq.zmq.import_hook import install as install
 from omq.zmq.poll import Poller, select, zmq_poll
 from omq.zmq.proxies import device, proxy, proxy_steerable
 from omq.zmq.security import curve_keypair, curve_public, has
@@ -51,6 +50,17 @@ PYZMQ_DRAFT_API: bool = True
 from omq.zmq import backend as backend  # noqa: E402
 from omq.zmq import sugar as sugar  # noqa: E402
 from omq.zmq.utils import interop as _interop  # noqa: E402, F401 - programs use it without importing it
+
+
+def install() -> None:
+    """Makes `import zmq` and `import zmq.NAME` find the modules of `omq.zmq`, from now on.
+
+    Raises:
+        ImportError: pyzmq is imported already; the error names the modules that use it.
+    """
+    from omq.zmq import import_hook  # what it needs takes a tenth of the time of this import
+
+    import_hook.install()
 
 
 def get_includes() -> list[str]:
