@@ -8,8 +8,9 @@ from hypothesis import settings
 
 USUAL = 100  # examples of a test that asks for no number, between those of the two profiles
 
-settings.register_profile("short", max_examples=USUAL // 2)
-settings.register_profile("long", max_examples=10 * USUAL)
+# Without a deadline: on a loaded machine any example may take long.
+settings.register_profile("short", max_examples=USUAL // 2, deadline=None)
+settings.register_profile("long", max_examples=10 * USUAL, deadline=None)
 settings.load_profile("short")
 
 
@@ -20,4 +21,4 @@ def examples(count: int, **more: Any) -> settings:
         count: Twice the examples of `make test`, and a tenth of those of `make test-all`.
         more: Further settings.
     """
-    return settings(max_examples=max(1, count * settings().max_examples // USUAL), deadline=None, **more)
+    return settings(max_examples=max(1, count * settings().max_examples // USUAL), **more)
