@@ -328,7 +328,7 @@ def test_a_command_that_looks_for_the_manager_ends_by_a_signal(
             with listener.accept()[0] as silent:
                 assert silent.recv(10)
                 looking.send_signal(number)
-                assert looking.wait(10) == (-number if number == signal.SIGTERM else 1)
+                assert looking.wait(10) == (-number if number == signal.SIGTERM else 130)
         finally:
             looking.kill()
             output, errors = looking.communicate()
