@@ -526,7 +526,9 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         self._check()
         if routing_id is not None or group is not None:
             # As libzmq notes them in a message, other types ignore them.
-            frame: Any = data if isinstance(data, FrameData) else Frame(data, copy=False)
+            frame: Any = data
+            if not isinstance(data, FrameData):
+                frame = Frame(data, track=track, copy=copy or None, copy_threshold=self.copy_threshold)
             if routing_id is not None:
                 frame.set("routing_id", routing_id)
             if group is not None:

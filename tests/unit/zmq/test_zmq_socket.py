@@ -347,6 +347,23 @@ def test_peers_by_number_and_by_group(context: zmq.Context[Any]) -> None:
     assert dish.recv(copy=False).group == "news"
 
 
+@pytest.mark.parametrize("size", [10, 100_000])
+@pytest.mark.parametrize("receiver", [{"routing_id": 1}, {"group": "news"}])
+def test_memory_for_a_peer_or_group_may_change_after_send(
+    context: zmq.Context[Any], free_place: str, receiver: dict[str, Any], size: int
+) -> None:
+    push, pull = context.socket(zmq.PUSH), context.socket(zmq.PULL)
+    pull.rcvtimeo = 10_000
+    push.connect(free_place)  # nothing listens yet: the messages wait
+    memory = bytearray(size)
+    assert push.send(memory, **receiver) is None
+    assert push.send(memory, track=True, **receiver).done
+    assert push.send(memory, copy=False, track=True, **receiver).done is (size < zmq.COPY_THRESHOLD)
+    memory[:] = b"x" * size
+    pull.bind(free_place)
+    assert [pull.recv() for _ in range(2)] == [bytes(size)] * 2
+
+
 def test_multicast_options_reach_the_endpoint(context: zmq.Context[Any]) -> None:
     radio = context.socket(zmq.RADIO)
     radio.multicast_hops = 1000
