@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 if _sys.platform != "linux":
     raise ImportError("omq runs on Linux only: it is built on epoll and eventfd")
 
-import omq.process_hooks as _process_hooks  # noqa: F401 - before the program registers hooks of its own
+import omq.process_hooks as _process_hooks  # before the program registers hooks of its own
 from omq._version import __version__
 from omq.errors import *  # noqa: F403
 from omq.errors import __all__ as _errors
@@ -132,10 +132,11 @@ if not _TYPE_CHECKING:
         if name in __all__:
             if _sys.is_finalizing():
                 raise StateError(f"the interpreter is shutting down: omq.{name} cannot be loaded")  # noqa: F405
-            for found in [_importlib.import_module(f"omq.{module}") for module in _MODULES]:
-                for public in __all__:
-                    if hasattr(found, public):
-                        globals().setdefault(public, getattr(found, public))
+            with _process_hooks.import_lock:
+                for found in [_importlib.import_module(f"omq.{module}") for module in _MODULES]:
+                    for public in __all__:
+                        if hasattr(found, public):
+                            globals().setdefault(public, getattr(found, public))
             if name in globals():
                 return globals()[name]
         raise AttributeError(f"module 'omq' has no attribute {name!r}")

@@ -14,6 +14,13 @@ import atexit
 import concurrent.futures.thread  # noqa: F401
 import os
 from collections.abc import Callable
+from typing import Final
+
+from omq.unpatched import threading
+
+#: Held while the first use of a name imports. A fork waits for it: a child has no thread that would finish the import,
+#: and waits forever for the locks of modules that were being imported.
+import_lock: Final = threading.RLock()
 
 _in_child: list[Callable[[], object]] = []
 _at_exit: list[Callable[[], object]] = []
@@ -34,5 +41,10 @@ def _run(functions: list[Callable[[], object]]) -> None:
         function()
 
 
-os.register_at_fork(after_in_child=lambda: _run(_in_child))
+def _after_fork() -> None:
+    import_lock.release()
+    _run(_in_child)
+
+
+os.register_at_fork(before=import_lock.acquire, after_in_parent=import_lock.release, after_in_child=_after_fork)
 atexit.register(_run, _at_exit)

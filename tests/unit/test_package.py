@@ -137,3 +137,27 @@ def test_a_child_forked_before_the_first_use() -> None:
         print(os.waitpid(child, 0)[1])
     """
     assert printed(code) == "0"
+
+
+def test_a_fork_waits_for_the_first_use_in_another_thread() -> None:
+    code = """
+        import importlib.abc, os, signal, sys, threading, omq
+        importing = threading.Event()
+        class Slow(importlib.abc.MetaPathFinder):
+            def find_spec(self, name, path, target=None):
+                if name == "omq.options":
+                    importing.set()
+                    threading.Event().wait(0.3)  # time for the fork
+        sys.meta_path.insert(0, Slow())
+        thread = threading.Thread(target=lambda: omq.PULL)
+        thread.start()
+        importing.wait()
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            omq.PULL(bind="tcp://127.0.0.1:*").stop()
+            os._exit(0)
+        thread.join()
+        print(os.waitpid(child, 0)[1])
+    """
+    assert printed(code) == "0"
