@@ -90,10 +90,11 @@ class SocketBase:
 
     # ------------------------------------------------------------------ dropped
 
-    def __del__(self) -> None:
-        # Nothing here may wait: any thread may drop, or collect, the last reference.
-        engine = getattr(self, "_engine", None)
-        if engine is None or engine.closing or engine.fork_guard.stale or sys.is_finalizing():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Nothing here may wait: any thread may drop, or collect, the last reference. At the interpreter's end the names
+        # of this module may be gone, so the function is an argument.
+        engine = None if is_finalizing() else getattr(self, "_engine", None)
+        if engine is None or engine.closing or engine.fork_guard.stale:
             return
         served = self._is_served
         in_use = served or engine.in_use

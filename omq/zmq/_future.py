@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import sys
 import warnings
 from asyncio import Future, _get_running_loop
 from collections import deque
@@ -462,8 +463,8 @@ class _AsyncSocket(_Async, FutureCalls, Socket[Future[Any]]):
             self._loop_wait = None
             wait.release()
 
-    def __del__(self) -> None:
-        wait = self.__dict__.get("_loop_wait")
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        wait = None if is_finalizing() else self.__dict__.get("_loop_wait")
         if wait is not None:
             wait.release()
         super().__del__()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import operator
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar, overload
@@ -85,8 +86,9 @@ class Context(AttributeGetter, Generic[_SocketType]):
         self.sockopts = {}
         self._sockets = WeakSet()
 
-    def __del__(self) -> None:
-        if self._shadow or _exiting or getattr(self, "closed", True):
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the interpreter's end the names of this module may be gone, so the function is an argument.
+        if is_finalizing() or self._shadow or _exiting or getattr(self, "closed", True):
             return
         self._warn_destroy_close = True
         warnings.warn(f"Unclosed context {self}", ResourceWarning, stacklevel=2, source=self)

@@ -6,6 +6,7 @@ import operator
 import os
 import pickle
 import random
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, overload
@@ -239,8 +240,15 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
         if context.get(SocketOption.IPV6):
             set_option(self._handle.state, SocketOption.IPV6, 1)
 
-    def __del__(self) -> None:
-        if self._shadow or getattr(self, "_closed", True) or self._handle is None or self._handle.closed:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the interpreter's end the names of this module may be gone, so the function is an argument.
+        if (
+            is_finalizing()
+            or self._shadow
+            or getattr(self, "_closed", True)
+            or self._handle is None
+            or self._handle.closed
+        ):
             return
         warnings.warn(f"Unclosed socket {self}", ResourceWarning, stacklevel=2, source=self)
         self.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from omq.zmq.constants import Flag, PollEvent, SocketOption
@@ -21,8 +23,8 @@ class _Socket(_OriginalSocket[Any]):
     _poller_class = _Poller
     _repr_cls = "zmq.green.Socket"
 
-    def __del__(self) -> None:
-        if not self._shadow:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing() and not self._shadow:
             self.close()
 
     def _retry(self, events: int, name: str, args: tuple[Any, ...], flags: int, kwargs: dict[str, Any]) -> Any:

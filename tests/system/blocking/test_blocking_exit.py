@@ -380,3 +380,31 @@ def test_exit_waits_for_another_process_that_has_connected_next_to_its_own(progr
             with contextlib.suppress(omq.ReceiveTimeout):
                 assert pull.recv(timeout=0.1) == b"x" * 100_000
         assert "dropped" not in running.process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "omq.PULL(bind='tcp://127.0.0.1:*')",
+        "omq.asyncio.PULL(bind='tcp://127.0.0.1:*')",
+        "omq.Context()",
+        "zmq.Context()",
+        "zmq.Context().socket(zmq.PULL)",
+        "zmq.asyncio.Context().socket(zmq.PULL)",
+        "omq.broker.Client('tcp://127.0.0.1:9')",
+    ],
+)
+def test_what_outlives_the_modules_ends_silently(program, made):
+    """A prompt of Python keeps the program's names until after the modules have been cleared."""
+    if "broker" in made:
+        pytest.importorskip("lmdb")
+    source = f"""
+import threading
+import omq, omq.asyncio, omq.zmq as zmq, omq.zmq.asyncio
+{"import omq.broker" if "broker" in made else ""}
+threading.kept = [{made}]
+print("leaving", flush=True)
+"""
+    running = program(source)
+    _, error, status = _seconds_to_end(running)
+    assert (error, status) == ("", 0)
