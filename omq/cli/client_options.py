@@ -76,8 +76,8 @@ def broker_options(function: _F) -> _F:
             metavar="ENDPOINT[,ENDPOINT...]",
             callback=read_broker,
             envvar="OMQ_BROKER",
-            help="The broker's endpoint for ZeroMQ clients; of a cluster several, separated by commas. Default: the "
-            "environment variable OMQ_BROKER.",
+            show_envvar=True,
+            help="The broker's endpoint for ZeroMQ clients; of a cluster several, separated by commas.",
         ),
     ):
         function = option(function)

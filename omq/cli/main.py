@@ -1,6 +1,7 @@
 """`omq`: the command line of the package. Each command has a module of its own, or a folder with its `command.py`."""
 
 import signal
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Final
 
@@ -75,6 +76,9 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        close = [] if args[0] in COMMANDS or args[0].startswith("-") else get_close_matches(args[0], COMMANDS)
+        if close:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {' or '.join(map(repr, close))}?")
         found = super().resolve_command(ctx, args)
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # `omq.cli.program` has set it for the imports
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -21,6 +21,19 @@ def test_version_and_commands() -> None:
     assert [name for name in COMMANDS if f"\n  {name} " not in text] == [], text
 
 
+@pytest.mark.parametrize(("given", "shown"), [("pign", "Did you mean 'ping'?"), ("xyzzy", "No such command 'xyzzy'.")])
+def test_another_name_is_no_command(given: str, shown: str) -> None:
+    result = CliRunner().invoke(main, [given])
+    assert result.exit_code == 2
+    assert shown in result.output
+
+
+def test_a_missing_broker_can_be_set_in_the_environment() -> None:
+    result = CliRunner(env={"OMQ_BROKER": None}).invoke(main, ["topic", "ls"])
+    assert result.exit_code == 2
+    assert "OMQ_BROKER" in result.output.rpartition("Error:")[2]
+
+
 def test_each_module_of_a_command_is_listed() -> None:
     modules = {
         found.name: f"omq.cli.{found.name}" + ".command" * found.ispkg
