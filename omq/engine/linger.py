@@ -73,10 +73,10 @@ class Linger:
         if not self._reported and (unsent := self._unsent()):
             self._reported = True
             log.warning(
-                "%s waits until accepted messages have left: %s (linger=%s s)",
+                "%s waits until accepted messages have left: %s (linger=%s)",
                 self._engine.socket_type.value,
                 unsent,
-                linger,
+                "None: without a limit" if linger is None else f"{linger} s",
             )
 
     def report_lost(self, why: str) -> None:

@@ -196,7 +196,7 @@ def test_an_absent_peer_is_waited_for_as_long_as_linger(
 @each_value_once(loop=["asyncio.run", "uvloop by hand", "asyncio, never closed"], keep=[None, "global"])
 def test_ctrl_c_ends_an_endless_wait(program: Any, free_place: str, loop: str, keep: str | None) -> None:
     running = program(PRELUDE + LOOPS[loop].format(work=f"send({keep!r})"), free_place)
-    assert f"10 messages for {free_place} (linger=None s)" in running.next_error()
+    assert f"10 messages for {free_place} (linger=None: without a limit)" in running.next_error()
     running.asleep()
     running.process.send_signal(signal.SIGINT)
     assert f"PUSH has dropped 10 messages for {free_place}" in ended(running)

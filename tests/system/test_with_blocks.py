@@ -117,7 +117,7 @@ def test_a_peer_that_comes_in_time_gets_everything(program: Any, free_place: str
 @each_value_once(twin=["sync", "context"], sockets=[1, 2])
 def test_ctrl_c_ends_the_wait_and_the_exception_goes_on(program: Any, free_place: str, twin: str, sockets: int) -> None:
     running = program(source(twin, "raise ValueError('on purpose')", "error_linger=None", sockets), free_place)
-    assert "(linger=None s)" in running.next_error()
+    assert "(linger=None: without a limit)" in running.next_error()
     interrupt(running)
     status, error = ended(running)
     assert status == 1
@@ -133,7 +133,7 @@ def test_a_block_that_waits_without_end_logs_it_and_one_ctrl_c_ends_it(
     running = program(source(twin, "before = time.monotonic()", "error_linger=0.5", sockets), free_place)
     assert running.line() == "leaving"
     before = time.monotonic()
-    assert f"left: 3 messages for {free_place} (linger=None s)" in running.next_error()
+    assert f"left: 3 messages for {free_place} (linger=None: without a limit)" in running.next_error()
     assert 0.5 < time.monotonic() - before < 10
     interrupt(running)
     status, error = ended(running)
