@@ -252,10 +252,11 @@ class Endpoints:
             return False
         if route.options.use_fd is not None:
             return False  # the caller must get the error of a descriptor that does not fit
+        immediate, is_first = route.options.immediate, not (self.dialers or self._queued)
         self._queued[route.name] = route, None
         queue = self._engine.pattern.send_queue
-        if self._varies(route) and not route.options.immediate and isinstance(queue, RoundRobin):
-            queue.immediate = False  # for the next call of this thread: the I/O thread may dial later
+        if (is_first or not immediate) and isinstance(queue, RoundRobin):
+            queue.immediate = immediate  # for the next call of this thread: the I/O thread may dial later
         head_start = self._start_early(route)
         if route.name in self._queued:
             self._queued[route.name] = route, head_start
@@ -322,7 +323,7 @@ class Endpoints:
         if self._ended > _MAX_ENDED_DIALERS:
             self._forget_ended()
         self.dialers.setdefault(route.name, []).append(dialer)
-        self._varies(route)
+        self._some_immediate |= route.options.immediate is not self._engine.options.immediate
         self._apply_immediate()
         if self._engine.has_loop:
             if head_start is not None and isinstance(dialer, Dialer):
@@ -330,12 +331,6 @@ class Endpoints:
             else:
                 dialer.start()
         return dialer
-
-    def _varies(self, route: ConnectRoute) -> bool:
-        """Returns whether an endpoint has another value of `immediate` than the socket, and notes that."""
-        varies = route.options.immediate is not self._engine.options.immediate
-        self._some_immediate |= varies
-        return varies
 
     def _apply_immediate(self) -> None:
         """Lets messages wait without a peer while a connected endpoint allows it; without one, the socket decides."""
@@ -345,7 +340,7 @@ class Endpoints:
             return
         values = (one.options.immediate for one in self._dialling() if one.state is not DialerState.CLOSED)
         with engine.lock:
-            queue.set_immediate(next(values, engine.options.immediate) and all(values))
+            queue.set_immediate(next(values, engine.options.immediate or bool(self._queued)) and all(values))
             if not all(route.options.immediate for route, _ in tuple(self._queued.values())):
                 queue.set_immediate(False)
 

@@ -168,10 +168,19 @@ def test_an_immediate_endpoint_of_another_socket_accepts_nothing_without_its_pee
     push = twin("PUSH")
     push.send(b"1", timeout=0)
     push.connect(later, immediate=True)
-    until(lambda: not push.poll(0, omq.POLL_OUT))
+    with pytest.raises(omq.SendTimeout):
+        push.send(b"lost", timeout=0)
     pull = twin("PULL", bind=later)
     push.send(b"2", timeout=BOUND)
     assert [pull.recv(timeout=BOUND) for _ in range(2)] == [b"1", b"2"]
+
+
+def test_one_endpoint_without_immediate_next_to_one_with_it_is_enough(twin, later):
+    push = twin("PUSH")
+    push.connect("tcp://127.0.0.1:1", immediate=True)
+    push.connect(later, immediate=False)
+    push.send(b"1", timeout=0)
+    assert twin("PULL", bind=later).recv(timeout=BOUND) == b"1"
 
 
 def test_an_endpoint_that_is_given_up_accepts_nothing(twin):
