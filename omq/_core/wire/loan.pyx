@@ -1,7 +1,7 @@
 """Memory that its sender lends: batches and queues keep it by reference, whatever object has it."""
 
 cimport cython
-from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBuffer_Release, PyObject_GetBuffer
 
 #: The loans in force: their events, or None, by number.
 # stub: loans: dict[int, Any]
@@ -19,7 +19,7 @@ cdef class Loan:
     """
 
     def __init__(self, data: object, event: object) -> None:
-        PyObject_GetBuffer(data, &self.view, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT)
+        PyObject_GetBuffer(data, &self.view, PyBUF_ANY_CONTIGUOUS)
         self._opened = True
         self._event = event
         self._key = id(self)

@@ -347,6 +347,17 @@ def test_peers_by_number_and_by_group(context: zmq.Context[Any]) -> None:
     assert dish.recv(copy=False).group == "news"
 
 
+@pytest.mark.parametrize("count", [1, 20_000])
+def test_arrays_of_times_have_no_format_and_are_sent(pair_of: PairOf, count: int) -> None:
+    times = pytest.importorskip("numpy").zeros(count, "M8[s]")
+    pull, push = pair_of(zmq.PULL, zmq.PUSH)
+    push.send(times)
+    push.send(times, zmq.SNDMORE)
+    push.send(zmq.Frame(times, copy=False))
+    assert pull.recv() == bytes(8 * count)
+    assert pull.recv_multipart() == [bytes(8 * count)] * 2
+
+
 @pytest.mark.parametrize("size", [10, 100_000])
 @pytest.mark.parametrize("receiver", [{"routing_id": 1}, {"group": "news"}])
 def test_memory_for_a_peer_or_group_may_change_after_send(
