@@ -11,7 +11,7 @@ These sockets block; `omq.asyncio` has the same ones for `await`.
 
 import importlib as _importlib
 import sys as _sys
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+import typing as _typing  # type checkers know `TYPE_CHECKING` by this name only
 
 if _sys.platform != "linux":
     raise ImportError("omq runs on Linux only: it is built on epoll and eventfd")
@@ -24,7 +24,7 @@ from omq.unpatched import refuse_subinterpreter as _refuse_subinterpreter
 
 _refuse_subinterpreter()
 
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from omq.context import Context
     from omq.message import Message, PeerInfo, SocketStats
     from omq.monitor import Event, EventKind, HandshakeFailure, Monitor
@@ -126,7 +126,7 @@ __all__ = [
 #: rest of what sockets need takes a program much longer than `import omq`.
 _MODULES = ("context", "message", "monitor", "options", "proxies", "security", "socket", "transport", "types")
 
-if not _TYPE_CHECKING:
+if not _typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         if name in __all__:

@@ -32,12 +32,25 @@ def test_the_import_loads_no_event_loop() -> None:
 def test_every_name_is_that_of_its_module() -> None:
     """Type checkers read imports, which do not run."""
     branches = [node for node in ast.parse(SOURCE.read_text()).body if isinstance(node, ast.If)]
-    [block] = [node for node in branches if ast.unparse(node.test) == "_TYPE_CHECKING"]
+    [block] = [node for node in branches if ast.unparse(node.test) == "_typing.TYPE_CHECKING"]
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
     declared = {alias.name: str(node.module) for node in imports for alias in node.names}
     assert declared.keys() | set(omq.errors.__all__) | {"__version__"} == set(omq.__all__)
     for name, module in declared.items():
         assert getattr(omq, name) is getattr(importlib.import_module(module), name)
+
+
+def test_type_checkers_find_a_wrong_name(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    program = tmp_path / "program.py"
+    program.write_text("import omq\nomq.PUSH\nomq.PSUH\n")
+    command = [sys.executable, "-m", "mypy", "--config-file=", "--cache-dir", str(tmp_path / "cache"), str(program)]
+    env = {**os.environ, "MYPYPATH": str(SOURCE.parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env, check=False)
+    assert [line for line in done.stdout.splitlines() if "error" in line] == [
+        f'{program}:3: error: Module has no attribute "PSUH"  [attr-defined]',
+        "Found 1 error in 1 file (checked 1 source file)",
+    ]
 
 
 def test_all_names_are_listed_before_their_use() -> None:
