@@ -145,7 +145,7 @@ class Options:
         invert_matching: Send to subscribers that do not match; set on both sides (`ZMQ_INVERT_MATCHING`).
         subscribe: The prefixes to subscribe to from the start (`ZMQ_SUBSCRIBE`).
         join: The groups to join from the start.
-        immediate: Queue messages only for connected peers; `send` waits while there are none. If endpoints are
+        immediate: Queue messages only for connected peers; `send` waits while there are not any. If endpoints are
             connected, while all of them have it (`ZMQ_IMMEDIATE`).
         tcp_keepalive: 1 on, 0 off, -1 the system's default (`ZMQ_TCP_KEEPALIVE`).
         tcp_keepalive_count: Probes before the system ends the connection; -1 for the system's default.
