@@ -15,6 +15,7 @@ from typing import Final
 from tests.support.network_namespaces import Hosts
 from tests.support.optional_packages import require
 from tests.support.ports import held
+from tests.support.waits import until
 
 require("nats")
 
@@ -71,6 +72,12 @@ class NatsServer:
         with self.log.open("ab") as log:
             command = [*with_parent, *self._within, binary(), "-c", str(self._config)]
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def is_ready(self) -> bool:
+        """Returns whether it accepts clients."""
+        assert self.process is not None
+        assert self.process.poll() is None, f"{self.name} has ended"
+        return b"Server is ready" in self.log.read_bytes()
 
     def kill(self) -> None:
         process = self.process
@@ -160,6 +167,8 @@ def nats_servers(
         try:
             for server in servers:
                 server.start()
+            for server in servers:
+                until(server.is_ready, f"server {server.name}")
             yield NatsServers(servers)
         except BaseException:
             for server in servers:

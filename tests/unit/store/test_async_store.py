@@ -190,7 +190,7 @@ async def test_a_single_ack_is_written_in_the_loop(tmp_path: Path) -> None:
     writes = [Acknowledge(topic, [(1, 9)], 9), Append(topic, encode([b"more"]), 1)]
     threads.clear()
     await asyncio.gather(*(async_store.do(write) for write in writes))
-    assert threads == ["omq-store-weak"]
+    assert set(threads) == {"omq-store-weak"}  # it may have taken the first before it saw the second
     assert async_store.store.ack_set(topic).floor == 9
     await async_store.close()
 
