@@ -82,6 +82,7 @@ cdef extern from "<sys/ioctl.h>" nogil:
 
 cdef extern from "<linux/sockios.h>" nogil:
     unsigned long SIOCOUTQ
+    unsigned long SIOCOUTQNSD
 
 @cython.final
 @cython.no_gc_clear  # the flusher's thread must drop it before it is freed; its session breaks the reference cycles
@@ -686,13 +687,17 @@ cdef class Connection(Receiver):
         """Returns whether the peer's kernel answers but has no room for our bytes: the peer's process does not read.
 
         A PING waits after those bytes and cannot be answered. The process may be slow or dead; its system is alive.
+        Bytes that were sent and are not acknowledged do not count: kernels delay acknowledgements by up to 200 ms, so
+        the last of several PINGs often waits for one.
         """
-        cdef int waiting = 0
+        cdef int unsent = 0
         cdef tcp_info info
         cdef unsigned int size = sizeof(info)
         if self.fd < 0 or self._broken:
             return False
-        if self._send_buffer.bytes == 0 and (ioctl(self.fd, SIOCOUTQ, &waiting) < 0 or waiting == 0):
+        if self._send_buffer.bytes == 0 and (
+            not self._resets or ioctl(self.fd, SIOCOUTQNSD, &unsent) < 0 or unsent == 0
+        ):
             return False
         # The kernel counts the probes that got no answer.
         return not self._resets or (

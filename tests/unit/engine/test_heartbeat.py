@@ -213,6 +213,38 @@ async def test_a_peer_within_its_ttl_is_kept_and_may_take_it_back(make, wait):
     raw.close()
 
 
+@on_both_loops
+@on_the_wire
+async def test_a_peer_that_has_stopped_reading_is_found_in_time(make, endpoint, wait):
+    """Its kernel has room for the PINGs, and delays the acknowledgement of the last."""
+    pull = make(omq.PULL, bind=endpoint, heartbeat_interval=10, heartbeat_timeout=100)
+    raw = await RawPeer.dial(pull.endpoints[0])
+    await raw.handshake(b"PUSH")
+    await pull.wait_connected(timeout=5)
+    for _ in range(10):
+        wait(pull, 10)
+        await asyncio.sleep(0.005)
+        assert len(pull.peers) == 1
+    wait(pull, 10)
+    await until(lambda: pull.peers == [])
+    raw.close()
+
+
+@on_both_loops
+@on_the_wire
+async def test_a_peer_without_room_for_a_ping_is_not_dead(make, endpoint, wait):
+    dealer = make(omq.DEALER, bind=endpoint, heartbeat_interval=10, heartbeat_timeout=100)
+    raw = await RawPeer.dial(dealer.endpoints[0])
+    await raw.handshake(b"DEALER")
+    await dealer.wait_connected(timeout=5)
+    await dealer.send(bytes(50_000_000))
+    for _ in range(30):
+        wait(dealer, 10)
+        await asyncio.sleep(0.005)
+    assert len(dealer.peers) == 1
+    raw.close()
+
+
 async def test_the_dialling_side_dials_again_after_a_silence(make):
     """A server that froze: its client finds out, and finds the next one."""
     from tests.support.raw_peer import GREETING, ready
