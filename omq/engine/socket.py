@@ -99,6 +99,7 @@ class Engine(StateMachine[SocketState]):
         self.notice = NOTICE_DELAY_S
         self.futile_reason = ""
         self._closers = 0  # the number of waiting calls of `close`
+        self._stopping = threading.Lock()  # held by the thread that begins to stop it
         self._watchers: set[asyncio.Future[None]] = set()
 
     def _create_queues(self) -> None:
@@ -595,10 +596,16 @@ class Engine(StateMachine[SocketState]):
 
     def stop(self) -> None:
         """Ends everything at once, in one order, once."""
-        if self.closed:
+        # Threads may close a socket while another one terminates its context. A finalizer may not wait for a lock.
+        if not self._stopping.acquire(blocking=False):
             return
-        self._refresh_references()
-        self.move(SocketState.CLOSED)
+        try:
+            if self.closed:
+                return
+            self._refresh_references()
+            self.move(SocketState.CLOSED)
+        finally:
+            self._stopping.release()
         # The stack runs the last callback first, and all of them even if some raise.
         with contextlib.ExitStack() as steps:
             for step in reversed(self._last_steps()):

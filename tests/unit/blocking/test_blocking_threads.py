@@ -321,3 +321,38 @@ def test_a_list_that_shrinks_while_send_many_waits_ends_it(make, crew):
     pull = make(omq.PULL, connect=push.endpoints[0])
     assert [pull.recv(timeout=BOUND) for _ in range(6)] == [b"%d" % number for number in range(6)]
     assert crew.join() == [6]
+
+
+@pytest.mark.parametrize("end", ["close", "term"])
+def test_a_socket_without_an_endpoint_is_closed_by_two_threads_at_once(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    context = omq.Context()
+    socket = omq.PULL(context=context)
+    engine = socket._engine
+    stops, begun, go_on = [], threading.Event(), threading.Event()
+    refresh, last_steps = engine._refresh_references, engine._last_steps
+
+    def refresh_slowly() -> None:
+        begun.set()
+        assert go_on.wait(BOUND)
+        refresh()
+
+    def counted() -> object:
+        stops.append(threading.get_ident())
+        return last_steps()
+
+    monkeypatch.setattr(engine, "_refresh_references", refresh_slowly)
+    monkeypatch.setattr(engine, "_last_steps", counted)
+    first = threading.Thread(target=socket.close)
+    first.start()
+    assert begun.wait(BOUND)
+    second = threading.Thread(target=getattr(socket if end == "close" else context, end))
+    second.start()
+    second.join(0.1)  # it may return before the first, or wait for it
+    go_on.set()
+    first.join(BOUND)
+    second.join(BOUND)
+    assert socket.closed
+    assert len(stops) == 1
+    context.term()
