@@ -2,11 +2,9 @@
 
 cimport cython
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from cpython.object cimport PyObject
-
 from omq._core.calls.leader cimport LeaderCore
 from omq._core.link.convoy_breaker cimport yield_if_requested
+from omq._core.queues.send_queue cimport fill_part
 from omq._core.wire.send_buffer cimport Part
 
 
@@ -24,17 +22,24 @@ cdef class SyncCore(LeaderCore):
     cdef int _put(self, object data, bint several, object route, object timeout) except -1
 
     @cython.final
+    cdef inline bint _put_at_once(self, object data) except -1:
+        """Sends `bytes` if that takes few steps; returns whether it does. Raises nothing of omq's."""
+        cdef Part part
+        if self.send_queue is None or not self.send_queue.quick or not self._is_free():
+            return False
+        fill_part(&part, <bytes>data)
+        return self.send_queue.put_quickly(&part)
+
+    @cython.final
     cdef inline int _put_bytes(self, object data) except -1:
         """Sends `bytes` if there is room for them now; returns whether there is."""
         cdef Part part
         cdef int done
+        if self._put_at_once(data):
+            return 1
         if self.send_queue is None:
             return 0
-        part.data = PyBytes_AS_STRING(data)
-        part.size = PyBytes_GET_SIZE(data)
-        part.owner = <PyObject *>data
-        if self.send_queue.quick and self._is_free() and self.send_queue.put_quickly(&part):
-            return 1
+        fill_part(&part, <bytes>data)
         self._enter()
         try:
             done = self.send_queue.put(&part, 1)
@@ -43,16 +48,22 @@ cdef class SyncCore(LeaderCore):
         return done
 
     @cython.final
+    cdef inline object _take_at_once(self):
+        """Takes the next message, of one part, if that takes few steps, else None. Raises nothing of omq's."""
+        if self.recv_queue is None or self._readable_event is not None or not self._is_free():
+            return None
+        return self.recv_queue.take_quickly()
+
+    @cython.final
     cdef inline object _take_now(self, bint several):
         """Takes the next message if one has arrived, else None. *several*: as a list if it has several parts."""
         cdef object message
         if self.recv_queue is None:
             return None
         # The common case: a message has arrived.
-        if self._readable_event is None and self._is_free():
-            message = self.recv_queue.take_quickly()
-            if message is not None:
-                return message
+        message = self._take_at_once()
+        if message is not None:
+            return message
         if self._readable_event is not None:
             yield_if_requested()  # lets the I/O thread show what arrives at other sockets
         self._enter()

@@ -1,5 +1,7 @@
 # The calls of the pyzmq face that run for every message.
 
+cimport cython
+
 from omq._core.calls.sync cimport SyncCore
 from omq._core.zmq.frame cimport FrameData
 
@@ -35,16 +37,19 @@ cdef class Handle:
     cdef object take(self, int flags)
     cdef object take_now(self)
     cdef int keep(self, list parts) except -1
-    cdef bint _sends_now(self)
     cdef bint put_now(self, object data) except -1
     cdef bint put_parts_now(self, list parts) except -1
     cdef int fail(self, object error) except -1
     cdef object put(self, object data, int flags)
-    cdef bint _is_idle(self)
     cdef bint _has_room(self) except -1
     cdef FrameData _frame_of(self, SocketCalls socket, object data, bint copy, bint track)
     cdef object _payload_of(self, FrameData frame, object data)
     cdef FrameData _received(self, object part, bint more, bint track)
+
+    @cython.final
+    cdef inline bint _is_between_messages(self) noexcept:
+        """Returns whether the socket is open, and no message is being sent or received part by part."""
+        return self.begun is None and self._rest is None and not self.closed
 
 
 cdef class SocketCalls:

@@ -147,17 +147,13 @@ cdef class Handle:
         self._rest = parts
         return 0
 
-    cdef bint _sends_now(self):
-        """Returns whether no message is being sent or received part by part, and the socket is open."""
-        return self.begun is None and self._rest is None and not self.closed
-
     cdef bint put_now(self, object data) except -1:
         """Sends `bytes` if that completes a message and there is room for it; raises omq's errors."""
-        return self._sends_now() and self._single and self._core._put_bytes(data)
+        return self._is_between_messages() and self._single and self._core._put_bytes(data)
 
     cdef bint put_parts_now(self, list parts) except -1:
         """Sends a message if all its parts are `bytes`; raises omq's errors, also if there is no room for it."""
-        if not self._plain or not self._sends_now() or not (self._single or len(parts) > 1):
+        if not self._plain or not self._is_between_messages() or not (self._single or len(parts) > 1):
             return False
         for part in parts:
             if type(part) is not bytes:
@@ -265,10 +261,6 @@ cdef class Handle:
         finally:
             core._leave()
         return event.is_set()
-
-    cdef bint _is_idle(self):
-        """Returns whether the socket is open, and no message is being sent or received part by part."""
-        return self.begun is None and self._rest is None and not self.closed and not self.context.terminating
 
     cdef bint _has_room(self) except -1:
         """Returns whether a message can begin now, for certain."""
@@ -395,10 +387,9 @@ cdef class SocketCalls:
         cdef Handle handle = self._handle
         if handle is None or routing_id is not None or group is not None:
             return self._send_part(data, flags, copy, track, routing_id, group)
-        if (
-            type(data) is bytes and flags & ~DONTWAIT == 0 and copy
-            and handle._single and handle.begun is None and handle._rest is None
-        ):
+        if type(data) is bytes and flags & ~DONTWAIT == 0 and copy and handle._single and handle._is_between_messages():
+            if handle._core._put_at_once(data):
+                return None
             return handle.put(data, flags)
         if isinstance(data, str) or handle.closed or self._closed or handle.context.terminating:
             return self._send_part(data, flags, copy, track, routing_id, group)
@@ -423,6 +414,10 @@ cdef class SocketCalls:
         cdef Handle handle = self._handle
         if copy and handle is not None:
             if handle._rest is None:
+                if not handle._keeps and not handle.closed:
+                    part = handle._core._take_at_once()
+                    if part is not None:
+                        return part
                 part = handle.take(flags)
                 if type(part) is bytes:
                     return part
@@ -451,7 +446,9 @@ cdef class SocketCalls:
             TypeError: As `send`.
         """
         cdef Handle handle = self._handle
-        cdef bint simple = flags & ~DONTWAIT == 0 and handle is not None and handle._plain and handle._is_idle()
+        cdef bint simple = (
+            flags & ~DONTWAIT == 0 and handle is not None and handle._plain and handle._is_between_messages()
+        )
         cdef bint lends = not copy
         cdef Py_ssize_t least
         if simple and (type(msg_parts) is list or type(msg_parts) is tuple):
