@@ -169,6 +169,8 @@ cdef class Flusher:
                 needless = needless + 1 if self._needless else 0
                 if needless > STREAM_CHECKS:
                     nap.tv_nsec = STREAM_CHECK_INTERVAL_NS
+                elif needless:
+                    nap.tv_nsec = CHECK_INTERVAL_NS  # the next check may find the end of a burst
                 nanosleep(&nap, NULL)
                 nap.tv_nsec = min(
                     max(<long long>LONG_CHECK_INTERVAL_NS, self._left.count * <long long>CHECK_COST_NS),

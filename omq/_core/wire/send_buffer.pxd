@@ -20,7 +20,7 @@ cdef enum:
     MAX_CODED_INLINE_BYTES = 65536  # a codec encodes a payload up to this in the arena, a larger one in its own memory
     STACK_PARTS = 16                # parts of a message for which no memory is allocated
     SPARSE_NS = 20000               # since the last write, after which a message is written at once
-    STREAM_NS = 400000              # since a full batch left, while a codec's growing batch is left to its caller
+    STREAM_NS = 400000              # since a full batch left, while a growing batch is left to its caller
 
 cdef enum:
     FLUSH_DONE = 0     # the kernel has everything

@@ -666,8 +666,8 @@ cdef class SendBuffer:
         idle = self.bytes == 0 or self.stuck
         if self.fd < 0 or self.failed:
             pass
-        elif self.codec is not None and now - self.last_full < STREAM_NS and (idle or self.total != self._seen):
-            # A stream whose sender encrypts all the time: an interruption would cost it time that it does not have.
+        elif now - self.last_full < STREAM_NS and (idle or self.total != self._seen):
+            # A stream, whose sender fills its batches by itself: a write here would take a core from it or its receiver.
             again = True
             self._seen = self.total
         elif not idle:
