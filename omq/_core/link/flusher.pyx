@@ -154,12 +154,13 @@ cdef class Flusher:
 
     cdef void _loop(self) noexcept nogil:
         cdef timespec nap
+        cdef long long interval
         cdef int idle, needless
         cdef bint parked
         nap.tv_sec = 0
         while self._rest():
             idle = needless = 0
-            nap.tv_nsec = CHECK_INTERVAL_NS
+            interval = CHECK_INTERVAL_NS
             while not self._ended():
                 # The first check is at once: waking up has taken long enough.
                 if self._round():
@@ -168,14 +169,15 @@ cdef class Flusher:
                     idle += 1
                 needless = needless + 1 if self._needless else 0
                 if needless > STREAM_CHECKS:
-                    nap.tv_nsec = STREAM_CHECK_INTERVAL_NS
-                elif needless:
-                    nap.tv_nsec = CHECK_INTERVAL_NS  # the next check may find the end of a burst
+                    interval = STREAM_CHECK_INTERVAL_NS
+                else:
+                    if needless:
+                        interval = CHECK_INTERVAL_NS  # the next check may find the end of a burst
+                    interval = min(max(interval, self._left.count * <long long>CHECK_COST_NS),
+                                   <long long>MAX_CHECK_INTERVAL_NS)
+                nap.tv_nsec = interval
                 nanosleep(&nap, NULL)
-                nap.tv_nsec = min(
-                    max(<long long>LONG_CHECK_INTERVAL_NS, self._left.count * <long long>CHECK_COST_NS),
-                    <long long>MAX_CHECK_INTERVAL_NS,
-                )
+                interval = LONG_CHECK_INTERVAL_NS
                 if idle >= MAX_IDLE_CHECKS:
                     pthread_mutex_lock(&self._mutex)
                     self._parked = parked = self._left.count == 0
