@@ -60,6 +60,18 @@ def configure(
     _translate = translate
 
 
+cdef bint _is_small(object data, Py_ssize_t threshold) except -1:
+    """Returns whether a part with `copy=False` is below the size from which memory is lent."""
+    if type(data) is bytes:
+        return PyBytes_GET_SIZE(data) < threshold
+    view = memoryview(data)
+    if view.nbytes >= threshold:
+        return False
+    if not view.contiguous:
+        raise BufferError("memoryview: underlying buffer is not contiguous")  # an array itself raises ValueError
+    return True
+
+
 cdef class Handle:
     """An omq socket with the message that is being received, and the one that is being sent, part by part.
 
@@ -282,7 +294,7 @@ cdef class Handle:
             frame = data
             if track and not frame.tracker:
                 raise ValueError("Not a tracked message")
-        elif copy or (PyBytes_GET_SIZE(data) if type(data) is bytes else memoryview(data).nbytes) < socket.threshold():
+        elif copy or _is_small(data, socket.threshold()):
             return None
         else:
             frame = _frame_class.__new__(_frame_class)
@@ -510,7 +522,8 @@ cdef class SocketCalls:
         self._check()
         if nbytes < 0:
             raise ValueError(f"{nbytes=} must be non-negative")
-        PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE | PyBUF_ANY_CONTIGUOUS)
+        # Of the view, not of the object: arrays raise ValueError where it raises BufferError.
+        PyObject_GetBuffer(memoryview(buffer), &view, PyBUF_WRITABLE | PyBUF_ANY_CONTIGUOUS)
         try:
             if nbytes > view.len:
                 raise ValueError(f"{nbytes=} too big for memoryview of {view.len}B")

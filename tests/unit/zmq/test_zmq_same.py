@@ -621,3 +621,37 @@ def test_disconnect_ends_all_connections_of_an_endpoint(zmq: Any, transport: str
         with pytest.raises(zmq.ZMQError) as raised:
             sender.disconnect(endpoint)
         assert raised.value.errno == errno.ENOENT
+
+
+@pytest.mark.parametrize("zmq", MODULES)
+def test_a_dealer_that_connects_again_with_another_identity_keeps_the_first(zmq: Any) -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router, context.socket(zmq.DEALER) as dealer:
+        dealer.linger, router.rcvtimeo = 0, TIMEOUT_MS
+        router.bind("tcp://127.0.0.1:*")
+        dealer.routing_id = b"first"
+        dealer.connect(router.last_endpoint.decode())
+        dealer.routing_id = b"second"
+        dealer.connect(router.last_endpoint.decode())
+        dealer.send(b"x")
+        assert router.recv_multipart() == [b"first", b"x"]
+
+
+@pytest.mark.parametrize("zmq", MODULES)
+def test_arrays_that_do_not_fit_raise_the_same(zmq: Any) -> None:
+    numpy = pytest.importorskip("numpy")
+    strided = numpy.zeros(16, "u1")[::2]
+    fixed = numpy.frombuffer(b"12345678", "u1")
+    with zmq.Context() as context, context.socket(zmq.PAIR) as first, context.socket(zmq.PAIR) as second:
+        first.linger, second.rcvtimeo = 0, TIMEOUT_MS
+        second.bind("inproc://arrays")
+        first.connect("inproc://arrays")
+        for size, error in ((8, BufferError), (1 << 17, ValueError)):
+            with pytest.raises(ValueError, match="contiguous"):
+                first.send(numpy.zeros(2 * size, "u1")[::2])
+            with pytest.raises(error, match="contiguous"):
+                first.send(numpy.zeros(2 * size, "u1")[::2], copy=False)
+        first.send(b"a")
+        for array, text in ((strided, "contiguous"), (fixed, "writable")):
+            with pytest.raises(BufferError, match=text):
+                second.recv_into(array)
+        assert second.recv_into(numpy.zeros((2, 4), "u1", order="F")) == 1
