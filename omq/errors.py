@@ -8,6 +8,7 @@ never reach a user's call: they end that peer's connection and are reported by t
 from typing import Self
 
 __all__ = [
+    "AlreadyConnected",
     "AuthenticationError",
     "BindError",
     "ClosedError",
@@ -55,6 +56,10 @@ class UsageError(OmqError, ValueError):
 
 class OptionError(UsageError):
     """Raised when an option is unknown, does not fit the socket type, or has an invalid value."""
+
+
+class AlreadyConnected(OptionError):
+    """Raised when the socket is connected to the endpoint with another value of an option."""
 
 
 class EndpointError(UsageError):

@@ -131,8 +131,8 @@ class Socket(SocketBase, AsyncCore):
         Raises:
             EndpointError: The endpoint cannot be parsed.
             OptionError: An option is unknown, applies to the whole socket, does not fit this endpoint, or has an
-                invalid value. On SUB, PUB, DEALER and REQ also: the endpoint is already connected, and has another
-                value of the option.
+                invalid value.
+            AlreadyConnected: On SUB, PUB, DEALER and REQ: the endpoint is connected with another value of an option.
             ClosedError: The socket is closed.
         """
         return str(self._endpoint_call(self._engine.endpoints.connect, endpoint, options))

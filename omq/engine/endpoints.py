@@ -18,7 +18,15 @@ from omq.engine.inproc import InprocDialer, InprocListener
 from omq.engine.lifecycle import DialerState
 from omq.engine.listener import Listener
 from omq.engine.views import SocketView
-from omq.errors import BindError, ConnectError, EndpointError, LocalProtocolError, OptionError, Timeout
+from omq.errors import (
+    AlreadyConnected,
+    BindError,
+    ConnectError,
+    EndpointError,
+    LocalProtocolError,
+    OptionError,
+    Timeout,
+)
 from omq.event import EventKind
 from omq.options import Options
 from omq.transport import (
@@ -517,4 +525,4 @@ def _refuse_other_options(before: DialerBase, options: Options, given: Mapping[s
     """Raises unless the options given for an endpoint that is connected already are those in force."""
     for name in given:
         if getattr(before.options, name) != getattr(options, name):
-            raise OptionError(f"{before.endpoint} is already connected with another {name!r}: disconnect it first")
+            raise AlreadyConnected(f"{before.endpoint} is already connected with another {name!r}: disconnect it first")

@@ -349,9 +349,7 @@ class Socket(SocketCalls, AttributeSetter, Generic[_SocketReturnT_co]):
             options = self._handle.state.for_endpoint(call, endpoint)
             try:
                 resolved = str(getattr(self._handle.omq, call)(endpoint, **options))
-            except errors.OptionError as error:
-                if "is already connected" not in str(error):
-                    raise
+            except errors.AlreadyConnected:
                 resolved = endpoint  # as in libzmq, a repeated `connect` of these types changes nothing
             self._handle.state.opened(resolved)
         except (errors.OmqError, ZMQError) as error:

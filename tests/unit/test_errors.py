@@ -12,6 +12,7 @@ TREE = {
     "OmqError": (Exception,),
     "UsageError": (OmqError, ValueError),
     "OptionError": (errors.UsageError,),
+    "AlreadyConnected": (errors.OptionError,),
     "EndpointError": (errors.UsageError,),
     "StateError": (errors.UsageError,),
     "MultipartError": (errors.UsageError,),

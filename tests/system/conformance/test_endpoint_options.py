@@ -489,7 +489,7 @@ def test_an_endpoint_that_is_connected_once_keeps_its_options(twin, listen):
     one.connect(endpoint, max_parts=3)
     one.connect(endpoint, max_parts=3)
     one.connect(endpoint)
-    with pytest.raises(omq.OptionError, match="already connected with another 'max_parts'"):
+    with pytest.raises(omq.AlreadyConnected, match="already connected with another 'max_parts'"):
         one.connect(endpoint, max_parts=4)
     one.disconnect(endpoint)
     one.connect(endpoint, max_parts=4)
