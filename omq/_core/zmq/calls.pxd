@@ -38,10 +38,10 @@ cdef class Handle:
     cdef object take_now(self)
     cdef int keep(self, list parts) except -1
     cdef bint put_now(self, object data) except -1
-    cdef bint put_parts_now(self, list parts) except -1
     cdef int fail(self, object error) except -1
     cdef object put(self, object data, int flags)
     cdef bint _has_room(self) except -1
+    cdef object send_whole(self, SocketCalls socket, object msg_parts, int flags, bint copy, bint track)
     cdef FrameData _frame_of(self, SocketCalls socket, object data, bint copy, bint track)
     cdef object _payload_of(self, FrameData frame, object data)
     cdef FrameData _received(self, object part, bint more, bint track)

@@ -163,16 +163,6 @@ cdef class Handle:
         """Sends `bytes` if that completes a message and there is room for it; raises omq's errors."""
         return self._is_between_messages() and self._single and self._core._put_bytes(data)
 
-    cdef bint put_parts_now(self, list parts) except -1:
-        """Sends a message if all its parts are `bytes`; raises omq's errors, also if there is no room for it."""
-        if not self._plain or not self._is_between_messages() or not (self._single or len(parts) > 1):
-            return False
-        for part in parts:
-            if type(part) is not bytes:
-                return False
-        self._core._put(parts, True, None, 0)
-        return True
-
     def take_part(self, int flags) -> Any:
         """Takes the next part."""
         cdef list rest = self._rest
@@ -353,10 +343,31 @@ cdef class Handle:
             return frame.tracker
         return None if copy else _finished_tracker
 
-    def send_parts(self, SocketCalls socket, msg_parts: Sequence[Any], int flags, bint copy, bint track) -> Any:
-        """Sends a message of parts, each `bytes`, a frame or another object with contiguous memory, at once."""
+    cdef object send_whole(self, SocketCalls socket, object msg_parts, int flags, bint copy, bint track):
+        """Sends a list or tuple of all parts of a message; see `SocketCalls.send_multipart`.
+
+        Returns:
+            The tracker or None; NotImplemented: nothing is sent, and each part has to be sent by itself.
+        """
         cdef FrameData frame = None
         cdef list parts = []
+        cdef bint lends = not copy
+        cdef Py_ssize_t least = 1 if self._single else 2  # ROUTER and STREAM drop a part without a message
+        if flags & ~DONTWAIT or not self._plain or not self._is_between_messages():
+            return NotImplemented
+        if type(msg_parts) is not list and type(msg_parts) is not tuple:
+            return NotImplemented
+        if len(msg_parts) < least or not (self._several or len(msg_parts) == 1):
+            return NotImplemented
+        for part in msg_parts:
+            if type(part) is not bytes:
+                lends = True
+                if isinstance(part, str) or not PyObject_CheckBuffer(part):
+                    return NotImplemented
+        if not lends:
+            return self.put(msg_parts, flags)
+        if socket._closed:
+            return NotImplemented
         for part in msg_parts:
             frame = self._frame_of(socket, part, copy, track)
             parts.append(self._payload_of(frame, part))
@@ -458,23 +469,10 @@ cdef class SocketCalls:
             TypeError: As `send`.
         """
         cdef Handle handle = self._handle
-        cdef bint simple = (
-            flags & ~DONTWAIT == 0 and handle is not None and handle._plain and handle._is_between_messages()
-        )
-        cdef bint lends = not copy
-        cdef Py_ssize_t least
-        if simple and (type(msg_parts) is list or type(msg_parts) is tuple):
-            least = 1 if handle._single else 2  # ROUTER and STREAM drop a part without a message
-            if len(msg_parts) >= least and (handle._several or len(msg_parts) == 1):
-                for part in msg_parts:
-                    if type(part) is not bytes:
-                        lends = True
-                        if isinstance(part, str) or not PyObject_CheckBuffer(part):
-                            break
-                else:
-                    if lends and not self._closed:
-                        return handle.send_parts(self, msg_parts, flags, copy, track)
-                    return handle.put(msg_parts, flags)
+        if handle is not None:
+            sent = handle.send_whole(self, msg_parts, flags, copy, track)
+            if sent is not NotImplemented:
+                return sent
         return self._send_parts(msg_parts, flags, copy, track)
 
     def recv_multipart(self, int flags=0, bint copy=True, bint track=False) -> Any:

@@ -92,13 +92,13 @@ cdef class FutureCalls(SocketCalls):
             A Future with what `omq.zmq.Socket.send_multipart` returns; done at once if there is room.
         """
         cdef Handle handle = self._handle
-        cdef bint plain = type(msg_parts) is list and flags & ~DONTWAIT == 0 and copy and not kwargs
-        if plain and not self._send_futures and handle is not None and len(msg_parts) > 0:
+        if handle is not None and not self._send_futures and not kwargs:
             try:
-                if handle.put_parts_now(msg_parts):
-                    return self._finished(None)
-            except OmqError:
-                pass
+                sent = handle.send_whole(self, msg_parts, flags | DONTWAIT, copy, track)
+            except Exception:
+                sent = NotImplemented  # nothing is sent: the other path raises it again, or waits for room
+            if sent is not NotImplemented:
+                return self._finished(sent)
         return self._send_soon("send_multipart", msg_parts, dict(kwargs, flags=flags, copy=copy, track=track))
 
     def recv_multipart(self, int flags=0, bint copy=True, bint track=False) -> Any:

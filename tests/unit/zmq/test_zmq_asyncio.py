@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -249,5 +250,26 @@ def test_a_last_value_cache_makes_its_subscriptions(run: Run, context: zmq_async
         xpub.setsockopt(zmq.SUBSCRIBE, b"a")
         await xpub.send(b"a1")
         assert await sub.recv() == b"a1"
+
+    run(main())
+
+
+def test_parts_that_share_memory_are_sent_at_once_or_wait_for_room(
+    run: Run, context: zmq_asyncio.Context, tmp_path: Path
+) -> None:
+    endpoint = f"ipc://{tmp_path}/s"
+    pull, push = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+    push.sndhwm = 2
+    parts = [zmq.Frame(b"frame", track=True), bytearray(b"array"), memoryview(b"view" * 50_000)]
+
+    async def main() -> None:
+        push.connect(endpoint)
+        sent = [push.send_multipart(parts, copy=False, track=True) for _ in range(3)]
+        assert [one.done() for one in sent] == [True, True, False]
+        pull.bind(endpoint)
+        for one in sent:
+            tracker = await one
+            assert [bytes(part) for part in await pull.recv_multipart()] == [bytes(part) for part in parts]
+            assert await asyncio.to_thread(tracker.wait, TIMEOUT_S) is None
 
     run(main())
