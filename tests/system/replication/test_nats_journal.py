@@ -14,7 +14,7 @@ import pytest
 from omq.serving.cluster import Cluster
 from omq.serving.cluster_member import nats_options
 from omq.store.errors import DamagedError
-from omq.store.replication import nats_connection
+from omq.store.replication import nats_connection, nats_consumer
 from omq.store.replication.journal import (
     Fenced,
     JournalEntry,
@@ -358,7 +358,11 @@ class TestTruncation:
 
         with_journal(servers, "nothing-left", test)
 
-    def test_a_purge_without_a_snapshot_is_reported(self, servers: NatsServers) -> None:
+    def test_a_purge_without_a_snapshot_is_reported(
+        self, servers: NatsServers, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(nats_consumer, "MAX_OUTAGE_S", 2.0)
+
         async def test(journal: NatsJournal) -> None:
             for number in range(3):
                 await journal.append(b"%d" % number, number)
