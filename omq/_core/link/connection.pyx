@@ -684,19 +684,20 @@ cdef class Connection(Receiver):
 
     @property
     def held_up(self) -> bool:
-        """Returns whether the peer's kernel answers but has no room for our bytes: the peer's process does not read.
+        """Returns whether the peer's process may be slow: it has not read our bytes, and its kernel answers.
 
         A PING waits after those bytes and cannot be answered. The process may be slow or dead; its system is alive.
-        Bytes that were sent and are not acknowledged do not count: kernels delay acknowledgements by up to 200 ms, so
-        the last of several PINGs often waits for one.
+        Over tcp, only bytes that the kernel has no room for count: acknowledgements may take 200 ms, so the last of
+        several PINGs often waits for one. Over ipc, unread PINGs count, too: libzmq at its high-water mark reads
+        nothing, and aborts (`!_io_error`) if such a connection is closed.
         """
-        cdef int unsent = 0
+        cdef int waiting = 0
         cdef tcp_info info
         cdef unsigned int size = sizeof(info)
         if self.fd < 0 or self._broken:
             return False
         if self._send_buffer.bytes == 0 and (
-            not self._resets or ioctl(self.fd, SIOCOUTQNSD, &unsent) < 0 or unsent == 0
+            ioctl(self.fd, SIOCOUTQNSD if self._resets else SIOCOUTQ, &waiting) < 0 or waiting == 0
         ):
             return False
         # The kernel counts the probes that got no answer.
