@@ -228,7 +228,7 @@ async def test_a_peer_that_has_stopped_reading_is_found_in_time(make, wait):
 
 @on_both_loops
 async def test_a_process_that_stands_still_is_kept_over_ipc(make, tmp_path, wait):
-    """It may be libzmq at its high-water mark, which aborts if its connection is closed."""
+    """Perhaps libzmq stands at its high-water mark, and aborts if its connection is closed."""
     pull = make(omq.PULL, bind=f"ipc://{tmp_path}/i", heartbeat_interval=10, heartbeat_timeout=100)
     raw = await RawPeer.dial(pull.endpoints[0])
     await raw.handshake(b"PUSH")
