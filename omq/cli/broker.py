@@ -255,19 +255,21 @@ def log_start(server: AsyncServer) -> None:
     broker = server.broker
     summary = broker.summary()
     directory, findings = summary["store"]["directory"], summary["store"]["findings"]
+    topics = len(broker.topics)
     LOG.info(
-        "omq %s, store %s: %d topics in %s, %d findings",
+        "omq %s, store %s: %d %s in %s%s",
         __version__,
         broker.id,
-        len(broker.topics),
+        topics,
+        "topic" if topics == 1 else "topics",
         directory or "memory",
-        len(findings),
+        f"; {len(findings)} of the warnings above are about it" if findings else "",
         extra={
             "event": "started",
             "version": __version__,
             "store": broker.id,
             "directory": directory,
-            "topics": len(broker.topics),
+            "topics": topics,
             "findings": len(findings),
         },
     )

@@ -392,7 +392,7 @@ def test_the_log_has_endpoints_store_and_topics(tmp_path: Path) -> None:
             client.create("b", persistence="weak", max_age=5)
             client.delete("b")
         until(lambda: "topic 'b': deleted" in command.log)
-        assert f"1 topics in {data}" in command.log
+        assert f": 1 topic in {data}\n" in command.log
         assert re.search(
             r"topic 'b': created by tcp://127.0.0.1:\d+, broadcast and weak, with {'max_age': 5.0}", command.log
         )
