@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from bench.measure import Load, round_trips, throughput
-from bench.plan import MEGABYTES, P50, P99, RATE, Case, Scenario, ScenarioOptions, Target, size_text
+from bench.plan import P50, P99, RATE, Case, Scenario, ScenarioOptions, Target, size_text
 
 PEERS = ("face", "face-pyzmq")
 PYOMQ = "face-pyomq"
@@ -46,21 +46,34 @@ def _cases(options: ScenarioOptions) -> list[Case]:
         spread = {peer: partial(throughput, peer, load, ("push-in-turn", "pull-in-turn")) for peer in PEERS}
         target = (Target(1.0, "face-pyzmq"),)
         cases.append(Case(f"PUSH to 100 PULLs of pyzmq, {text}", "face", spread, (RATE,), target))
-    load = Load("tcp", TENSOR_BYTES, options.seconds)
-    for sender, receiver in (("push", "pull"), ("router", "dealer")):
-        roles = (f"{sender}-tensors", f"{receiver}-tensors")
-        tensors = {peer: partial(throughput, peer, load, roles) for peer in PEERS}
-        tensors[FLOOR] = partial(throughput, FLOOR, load)
-        title = f"tensors of 1 MiB, copy=False and track=True, {sender.upper()} to {receiver.upper()}"
-        cases.append(Case(title, "face", tensors, (RATE, MEGABYTES), (Target(TENSORS_BOUND, "face-pyzmq"),)))
+    return cases
+
+
+def _tensor_cases(options: ScenarioOptions) -> list[Case]:
+    cases = []
+    for transport in options.transports or ("tcp", "ipc"):
+        load = Load(transport, TENSOR_BYTES, options.seconds)
+        for sender, receiver in (("push", "pull"), ("router", "dealer")):
+            roles = (f"{sender}-tensors", f"{receiver}-tensors")
+            peers = {peer: partial(throughput, peer, load, roles) for peer in PEERS}
+            peers[FLOOR] = partial(throughput, FLOOR, load)
+            title = f"{sender.upper()} to {receiver.upper()} over {transport}"
+            target = (Target(TENSORS_BOUND, "face-pyzmq"),)
+            cases.append(Case(f"tensors of 1 MiB, copy=False and track=True, {title}", "face", peers, (RATE,), target))
     return cases
 
 
 SCENARIOS = (
     Scenario(
         "face",
-        "omq.zmq next to pyzmq: send and recv, three parts, zmq.asyncio, Poller of 100, round trips, tensors",
-        (*PEERS, PYOMQ, FLOOR),
+        "omq.zmq next to pyzmq: send and recv, three parts, zmq.asyncio, Poller of 100, round trips",
+        (*PEERS, PYOMQ),
         _cases,
+    ),
+    Scenario(
+        "tensors",
+        "omq.zmq next to pyzmq: tensors of 1 MiB between two processes, without a copy in Python",
+        (*PEERS, FLOOR),
+        _tensor_cases,
     ),
 )
