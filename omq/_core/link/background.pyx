@@ -303,6 +303,7 @@ cdef class Background:
             done = True
             watched._places[slot].ticket = ticket
             watched._places[slot].read_ahead = <void *>read_ahead
+            read_ahead.send_buffer.watched = <void *>watched
             sooner = read_ahead.read + FIRST_CHECK_NS < self._look_due
             if sooner:
                 store(&self._look_due, read_ahead.read + FIRST_CHECK_NS)
@@ -322,6 +323,7 @@ cdef class Background:
         wait_while(&self._mutex, &self._reader, <void *>read_ahead)
         if slot < watched._room and watched._places[slot].ticket == ticket:
             watched._places[slot].ticket = 0
+        read_ahead.send_buffer.watched = NULL
         pthread_mutex_unlock(&self._mutex)
         remove_entry(&self._mutex, &self._readers, <void *>read_ahead)
         return 0
@@ -519,12 +521,16 @@ cdef class Background:
         cdef int i = 0
         cdef bint keep
         cdef void *send_buffer
+        cdef void *watched
         pthread_mutex_lock(&self._mutex)
         while i < self._gathering.count:
             send_buffer = self._gathering.current = self._gathering.entries[i]
             pthread_mutex_unlock(&self._mutex)
             keep = (<SendBuffer>send_buffer).flush_gathered()
             pthread_mutex_lock(&self._mutex)
+            watched = (<SendBuffer>send_buffer).watched
+            if watched != NULL and load(&(<SendBuffer>send_buffer).handed) and (<WatchedSet>watched)._open_event():
+                (<WatchedSet>watched)._raise()  # the queue has room, and a call may sleep until there is
             self._gathering.current = NULL
             if keep or i >= self._gathering.count or self._gathering.entries[i] != send_buffer:
                 i += 1

@@ -78,6 +78,7 @@ cdef class SendBuffer:
     cdef WaitingMessages waiting     # the background thread continues with its messages; None: it does not
     cdef long long handed            # messages that it has taken and the owner has not counted yet; atomic
     cdef bint noted                  # the background thread knows that messages gather here
+    cdef void *watched               # its set in the background thread, borrowed; NULL: none; under the thread's mutex
     cdef bint _gathered              # the last check found gathered messages
     cdef int _idle                   # its checks in a row that found none
     cdef long long _sent_before      # bytes that had left at its last check

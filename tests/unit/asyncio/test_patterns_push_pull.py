@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 import omq.asyncio as omq
+from tests.support.async_waits import stable, until
 
 
 async def drain(pull):
@@ -125,3 +126,22 @@ async def test_immediate_accepts_nothing_without_a_peer(make, endpoint):
     pull = make(omq.PULL, connect=push.endpoints[0])
     await asyncio.wait_for(waiting, 5)
     assert await pull.recv(timeout=5) == b"y"
+
+
+@pytest.mark.parametrize("size", [2000, 5000, 9000])
+async def test_a_sender_goes_on_when_there_is_room(make, size):
+    """The kernel may take more before an event shows it: the background thread writes, and wakes the sender."""
+    push = make(omq.PUSH, bind="tcp://127.0.0.1:*", linger=0)
+    make(omq.PULL, connect=push.endpoints[0], recv_hwm=1)
+
+    async def flood():
+        while True:
+            await push.send(bytes(size))
+
+    sender = asyncio.create_task(flood())
+    await stable(lambda: push.stats.messages_sent)
+    async with asyncio.timeout(5):
+        await until(lambda: not push.poll_nowait(omq.POLL_OUT))
+    sender.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sender

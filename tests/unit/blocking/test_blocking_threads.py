@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 import pytest
 
 import omq
-from tests.support.waits import until
+from tests.support.waits import stable, until
 from tests.unit.blocking.conftest import BOUND, asleep
 
 PAIR = struct.Struct("<II")
@@ -310,6 +310,25 @@ def stress(make, crew, endpoint, seed, seconds):
     crew.join()
     assert len(received) == len(sent), f"{len(sent)} sent, {len(received)} received, seed {seed}, {options}"
     assert Counter(received) == Counter(sent)
+
+
+@pytest.mark.parametrize("size", [2000, 5000, 9000])
+def test_a_sender_goes_on_when_there_is_room(make, crew, size):
+    """The kernel may take more before an event shows it: the background thread writes, and wakes the sender."""
+    push = make(omq.PUSH, bind="tcp://127.0.0.1:*", linger=0)
+    pull = make(omq.PULL, connect=push.endpoints[0], recv_hwm=1)
+
+    def flood():
+        with contextlib.suppress(omq.ClosedError):
+            while True:
+                push.send(bytes(size))
+
+    crew(flood)
+    pull.recv(timeout=BOUND)
+    stable(lambda: push.poll(0, omq.POLL_OUT) and push.stats.messages_sent)
+    until(lambda: not push.poll(0, omq.POLL_OUT), "a full queue", bound=5)
+    push.close()
+    crew.join()
 
 
 def test_a_list_that_shrinks_while_send_many_waits_ends_it(make, crew):
