@@ -26,6 +26,9 @@ from omq._core.wire.framing import encode_frame
 from omq._core.wire.pool import Pool
 from tests.support.waits import until
 
+# The tests set SIGALRM, with which timeouts are made otherwise.
+pytestmark = pytest.mark.timeout(method="thread")
+
 GREETING = b"\xff" + bytes(8) + b"\x7f\3\1NULL" + bytes(48)
 BOUND = 0.3  # seconds that the calls here may wait
 MAX_LATENESS_S = 4.0  # seconds by which one of them may be late on a busy machine; a flood takes twenty

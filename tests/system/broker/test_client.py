@@ -40,6 +40,9 @@ from tests.support.fork_server import run
 from tests.support.waits import until
 from tests.system.broker.client_twins import TWINS, twins
 
+# The tests set SIGALRM, with which timeouts are made otherwise.
+pytestmark = pytest.mark.timeout(method="thread")
+
 
 @pytest.fixture(params=list(TWINS))
 def twin(request: pytest.FixtureRequest) -> Iterator[Any]:

@@ -24,6 +24,9 @@ from tests.support.waits import until
 from tests.system.broker.client_twins import TWINS, twins
 from tests.system.broker.server_process import broker
 
+# The tests set SIGALRM, with which timeouts are made otherwise.
+pytestmark = pytest.mark.timeout(method="thread")
+
 TIMEOUT_S = 20.0
 
 

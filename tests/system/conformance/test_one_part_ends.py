@@ -19,6 +19,9 @@ from tests.support.parameters import each_value_once
 from tests.support.waits import BOUND, until
 from tests.system.conformance.test_one_part import PAIRS, RECEIVERS, ids
 
+# The tests set SIGALRM, with which timeouts are made otherwise.
+pytestmark = pytest.mark.timeout(method="thread")
+
 FAST = {"reconnect_interval": 0.01}
 ENDS = ["close", "reset", "half close"]
 

@@ -19,6 +19,9 @@ from tests.support.ports import held
 from tests.support.waits import least
 from tests.unit.blocking.conftest import BOUND, until
 
+# The tests set SIGALRM, with which timeouts are made otherwise.
+pytestmark = pytest.mark.timeout(method="thread")
+
 
 @pytest.fixture
 def context() -> Iterator[omq.Context]:

@@ -17,6 +17,9 @@ from omq._core.queues.names import Names
 from tests.support.signal_injection import Points
 from tests.support.waits import BOUND
 
+# The tests set SIGALRM, with which timeouts are made otherwise.
+pytestmark = pytest.mark.timeout(method="thread")
+
 
 def moments(*calls):
     """At how many moments of some calls, which C code makes, a signal handler could run."""

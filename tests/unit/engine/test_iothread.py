@@ -17,6 +17,9 @@ from omq.engine.thread_call import run_in_new_thread
 from omq.engine.weak_set import WeakIdentitySet
 from tests.support.waits import BOUND, until
 
+# The tests set SIGALRM, with which timeouts are made otherwise.
+pytestmark = pytest.mark.timeout(method="thread")
+
 
 class Tick(Exception):
     pass

@@ -25,7 +25,8 @@ from tests.support.fork_server import SOCKETS, run
 from tests.support.waits import until
 from tests.unit.goby.conftest import Make, Twin
 
-pytestmark = pytest.mark.timeout(60)
+# The tests set SIGALRM, with which timeouts are made otherwise.
+pytestmark = pytest.mark.timeout(method="thread")
 
 ROOT = Path(__file__).parents[3]
 #: Messages of each kind that has a scheme.
