@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Iterator
@@ -154,14 +155,19 @@ def read_public_key(path: Path) -> bytes:
 
 
 def read_keys(path: Path) -> frozenset[bytes]:
-    """Reads the public keys of a file, one a line; a remark may follow each. Lines that begin with "#" are comments.
+    """Reads the public keys of a file: a certificate, or one a line, with an optional remark.
+
+    Lines that begin with "#" are comments.
 
     Raises:
         UsageError: The file cannot be read, or a line has no key.
     """
     key = "authorized_keys_file"
     keys = set()
-    for number, line in _lines(_text(path, key)):
+    text = _text(path, key)
+    with contextlib.suppress(UsageError):  # a list of keys has no section `curve`
+        return frozenset([load_certificate(path).public_key])
+    for number, line in _lines(text):
         # "#" is a character of Z85, but no key begins with it: its first four bytes would exceed 32 bits.
         if not line.lstrip().startswith("#"):
             keys.add(_checked_key(line.split()[0], key, path, f"line {number}: "))

@@ -10,6 +10,7 @@ import omq
 from omq.cli.errors import echo, errors_of_command
 from omq.cli.examples import ExampleCommand
 from omq.cli.parameters import NonEmptyPath
+from omq.cli.sockets.options import note
 
 EXAMPLE = """\
 omq keygen server.key
@@ -37,15 +38,17 @@ def read_metadata(ctx: click.Context, param: click.Parameter, words: tuple[str, 
 )
 @click.option("--force", is_flag=True, help="Replace existing files: the old key pair is lost.")
 def keygen(file: Path, metadata: dict[str, str], force: bool) -> None:
-    """Write a new CURVE key pair: FILE for the public key, and FILE_secret for the secret one.
+    """Write a new CURVE key pair, FILE for the public key and FILE_secret for the secret one, and print the public key.
 
     Only the owner may read FILE_secret. The options --curve-... of other commands take these files, and so do CZMQ and
-    pyzmq.
+    pyzmq. The printed line is one for a file of authorized keys.
     """
     paths = file, file.with_name(f"{file.name}_secret")
     for path in paths:
         if path.exists() and not force:
             raise click.ClickException(f"{path}: exists already; --force replaces the key pair, which is then lost")
+    public, secret = omq.curve_keypair()
     with errors_of_command("the command", "cli"):
-        for written in omq.save_certificate(file, omq.curve_keypair()[1], metadata):
-            echo(written)
+        for written in omq.save_certificate(file, secret, metadata):
+            note(f"wrote {written}")
+        echo(public.decode())

@@ -13,21 +13,20 @@ from omq.errors import SendTimeout
 SIGNAL_LINGER_S: Final = 1.0
 
 
-def finish(socket: omq.Socket, interrupted: bool) -> None:
+def finish(socket: omq.Socket, interrupted: bool, timeout: float | None = None) -> None:
     """Waits until all messages have left, and closes the socket.
 
     Args:
         socket: The socket; its `linger` is the time that they have.
         interrupted: Whether a signal has ended the command: they have a second at most.
+        timeout: Seconds that they have at most; `None` for ever.
 
     Raises:
         ClickException: They have not left in time.
     """
-    linger = socket.options.linger
-    if interrupted:
-        linger = SIGNAL_LINGER_S if linger is None else min(linger, SIGNAL_LINGER_S)
+    limits = socket.options.linger, timeout, SIGNAL_LINGER_S if interrupted else None
     try:
-        socket.flush(linger)
+        socket.flush(min((limit for limit in limits if limit is not None), default=None))
         socket.close(SIGNAL_LINGER_S)
     except (SendTimeout, KeyboardInterrupt):
         socket.stop()

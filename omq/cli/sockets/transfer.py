@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import click
@@ -36,6 +36,8 @@ from omq.types import TRAITS, SocketType
 #: Options of the command that are options of the socket of one type.
 OF_TYPE: Final = ("subscribe", "join")
 DATAGRAMS: Final = "udp://"
+#: Seconds after which a command that sends reports that it has no peer.
+NOTE_AFTER_S: Final = 1.0
 
 
 class SocketCommand:
@@ -91,18 +93,43 @@ class SocketCommand:
 
     def _run(self, socket: omq.Socket) -> None:
         interrupted = False
-        try:
-            self._transfer(Messenger(socket, self._options["timeout"], self._group, self._attach(socket)))
-        except KeyboardInterrupt:
-            interrupted = True
-        except click.ClickException:
-            if self._row.role is Flow.SEND:
-                finish(socket, interrupted)  # the input is not valid: what was before it leaves
-            raise
-        if self._row.role is Flow.RECEIVE:
-            socket.stop()
+        timeout = self._options["timeout"]
+        with self._absent_peer_noted(socket):
+            try:
+                self._transfer(Messenger(socket, timeout, self._group, self._attach(socket)))
+            except KeyboardInterrupt:
+                interrupted = True
+            except click.ClickException:
+                if self._row.role is Flow.SEND:
+                    finish(socket, interrupted, timeout)  # the input is not valid: what was before it leaves
+                raise
+            if self._row.role is Flow.RECEIVE:
+                socket.stop()
+                return
+            finish(socket, interrupted, timeout)
+
+    @contextmanager
+    def _absent_peer_noted(self, socket: omq.Socket) -> Iterator[None]:
+        """Prints after a second, once, that a command that has something to send waits for a peer."""
+        endpoints = [*self._options["bind"], *self._options["connect"]]
+        sends = self._row.role in (Flow.SEND, Flow.REQUEST, Flow.BOTH) and not self._replies
+        sends = sends and self._options.get("wait") != 0
+        if self._options["quiet"] or not sends or all(one.startswith(DATAGRAMS) for one in endpoints):
+            yield
             return
-        finish(socket, interrupted)
+
+        def look() -> None:
+            with suppress(ClosedError):
+                if not socket.closed and not socket.peers:
+                    note(f"no peer yet at {', '.join(endpoints)}; waits for one")
+
+        timer = threading.Timer(NOTE_AFTER_S, look)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _attach(self, socket: omq.Socket) -> int | bytes | None:
         """Opens the endpoints; returns the peer that messages are for, if the type names it and there is one only."""

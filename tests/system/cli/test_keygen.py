@@ -5,17 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 
 import omq
-from omq.keyfiles import read_public_key, read_secret_key
-from tests.system.cli.command_process import failed, run, start
+from omq.keyfiles import read_keys, read_public_key, read_secret_key
+from tests.system.cli.command_process import BOUND, failed, run, start
 
 
 def test_a_key_pair_is_written_as_key_files_are_read(tmp_path: Path) -> None:
     path = tmp_path / "server.key"
-    assert run("keygen", path, "--metadata", "name=a server").decode() == f"{path}\n{path}_secret\n"
+    process = start("keygen", path, "--metadata", "name=a server")
+    printed, notes = process.communicate(BOUND)
+    assert notes.decode() == f"omq: wrote {path}\nomq: wrote {path}_secret\n"
     secret = read_secret_key(Path(f"{path}_secret"))
-    assert omq.curve_public(secret) == read_public_key(path)
+    assert omq.curve_public(secret) == read_public_key(path) == printed.removesuffix(b"\n")
     assert Path(f"{path}_secret").stat().st_mode & 0o777 == 0o600
     assert omq.load_certificate(path).metadata == {"name": "a server"}
+
+
+def test_both_outputs_are_authorized_keys(tmp_path: Path) -> None:
+    path, listed = tmp_path / "client.key", tmp_path / "authorized"
+    listed.write_bytes(run("keygen", path))
+    public = read_public_key(path)
+    assert read_keys(listed) == read_keys(path) == read_keys(Path(f"{path}_secret")) == {public}
 
 
 def test_existing_keys_are_kept_without_force(tmp_path: Path) -> None:

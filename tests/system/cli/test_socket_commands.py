@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -191,7 +192,7 @@ def test_a_router_replies_to_the_peer_that_the_first_part_names(client: str) -> 
     echo = start("router", "-b", TCP, "--echo", "-n", "1")
     process.kill()
     assert run(client, "-c", bound(echo), "-D", "hello", "-n", "1") == b"hello\n"
-    assert lines(echo)[0].endswith(b"\thello")
+    assert finished(echo).endswith(b"\thello\n")  # the identity may have a newline
 
 
 def test_input_is_sent_while_messages_are_printed() -> None:
@@ -291,7 +292,32 @@ def test_a_signal_ends_each_command_that_has_nothing_to_do(name: str) -> None:
     bound(process)
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(BOUND) == 0, process.stderr.read()
-    assert process.stderr.read() == b""
+    assert all(b": no peer yet at " in line for line in process.stderr)
+
+
+@pytest.mark.parametrize("name", ["push", "scatter", "pub", "radio", "req", "dealer", "pair", "client"])
+def test_a_command_reports_that_it_waits_for_a_peer_and_ends_after_its_timeout(free_place: str, name: str) -> None:
+    group = ["-g", "news"] if name == "radio" else []
+    process = start(name, "-c", free_place, "-D", "x", "-t", "1.5", *group)
+    _, err = process.communicate(BOUND)
+    assert process.wait(BOUND) == 1
+    first, last = err.decode().splitlines()
+    assert first == f"omq: no peer yet at {free_place}; waits for one"
+    assert last.startswith("Error: ")
+
+
+def test_a_quiet_command_and_one_whose_peer_is_there_report_nothing() -> None:
+    process = start("push", "-q", "-c", "tcp://127.0.0.1:1", "-D", "x", "-t", "1.2")
+    assert failed(process) == "Error: messages that no peer has taken are lost"
+    with omq.PULL(bind=TCP) as pull:
+        process = start("push", "-c", pull.endpoints[0], stdin=subprocess.PIPE)
+        process.stdin.write(b"a\n")
+        process.stdin.flush()
+        assert pull.recv(timeout=BOUND) == b"a"
+        time.sleep(1.5)  # longer than a command waits before it reports that
+        process.stdin.close()
+        process.stdin = None
+        assert process.communicate(BOUND)[1] == b""
 
 
 def test_messages_that_are_lost_at_a_signal_are_reported(free_place: str) -> None:
