@@ -59,7 +59,7 @@ def statistics(*topics: TopicStats, uptime: float = 100.0, **store: Any) -> Brok
         "refused": {"topic": 2},
         "cluster": None,
         "journal_position": 0,
-        "handshakes_failed": {"authentication": 2, "timeout": 1},
+        "handshake_failures": {"authentication": 2, "timeout": 1},
         "publish": {"strong": {"seconds": 0.5, "buckets": [(0.001, 90), (0.01, 9), (math.inf, 1)]}},
         "store": {
             "directory": "/var/lib/omq",

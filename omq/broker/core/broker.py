@@ -96,7 +96,7 @@ class Broker:
         permissions: The permissions in force.
         user_limits: The limits in force, and the usage of each user.
         refused: The number of requests that were answered with an error, by its code.
-        handshakes_failed: The number of clients whose handshake failed, by the kind of failure.
+        handshake_failures: The number of clients whose handshake failed, by the kind of failure.
         accepts_failed: The number of connections that could not be accepted, by server and reason.
         connections: The number of connections by server.
         max_connections: The maximum number of connections by server.
@@ -123,7 +123,7 @@ class Broker:
         self.permissions = Permissions(permissions)
         self.user_limits = UserLimits(user_limits)
         self.refused: dict[str, int] = {}
-        self.handshakes_failed = dict.fromkeys(HandshakeFailure, 0)
+        self.handshake_failures = dict.fromkeys(HandshakeFailure, 0)
         self.accepts_failed: dict[str, dict[str, int]] = {}
         self.connections: dict[str, int] = {}
         self.max_connections: dict[str, int] = {}
@@ -899,7 +899,7 @@ class Broker:
             "refused": dict(self.refused),
             "max_connections": dict(self.max_connections),
             "accepts_failed": {listener: {**counts} for listener, counts in self.accepts_failed.items()},
-            "handshakes_failed": {str(kind): number for kind, number in self.handshakes_failed.items()},
+            "handshake_failures": {str(kind): number for kind, number in self.handshake_failures.items()},
             "publish": {
                 persistence: {"seconds": latency.seconds, "buckets": latency.buckets()}
                 for persistence, latency in self.publish_latency.items()

@@ -126,7 +126,7 @@ class BrokerStats(TypedDict):
     max_connections: dict[str, int]  # the maximum number of connections by server
     #: Connections that could not be accepted (counters): by server, and by reason as in `AcceptFailure`
     accepts_failed: dict[str, dict[str, int]]
-    handshakes_failed: dict[str, int]  # by `HandshakeFailure`, for instance `authentication` (counters)
+    handshake_failures: dict[str, int]  # by `HandshakeFailure`, for instance `authentication` (counters)
     refused: dict[str, int]  # requests answered with an error, by its code (counters)
     publish: dict[str, LatencyStats]  # from the arrival of publications to their answers, by persistence
     store: StoreStats

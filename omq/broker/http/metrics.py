@@ -282,8 +282,8 @@ def _broker(stats: BrokerStats) -> Iterator[Metric]:
     for code, number in stats["refused"].items():
         refused.add_metric([code], number)
     yield refused
-    failed = CounterMetricFamily(f"{PREFIX}_handshakes_failed", "Clients whose handshake failed.", labels=["reason"])
-    for reason, number in stats["handshakes_failed"].items():
+    failed = CounterMetricFamily(f"{PREFIX}_handshake_failures", "Clients whose handshake failed.", labels=["reason"])
+    for reason, number in stats["handshake_failures"].items():
         failed.add_metric([reason], number)
     yield failed
     publish = HistogramMetricFamily(

@@ -79,7 +79,7 @@ def _broker(stats: BrokerStats, rates: Rates, by_id: Mapping[int, TopicRates]) -
                 *("accepts_failed", "refused", "cluster", "journal_position"),
             )
         },
-        "handshakes_failed": sum(stats["handshakes_failed"].values()),
+        "handshake_failures": sum(stats["handshake_failures"].values()),
         "rates": dict(zip(("messages_in", "bytes_in", "messages_out", "bytes_out"), total, strict=True)),
         "store": _store(stats["store"], rates, stats),
         "count": len(stats["topics"]),

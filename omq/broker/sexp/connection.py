@@ -164,7 +164,7 @@ class SexpConnection:
             try:
                 answer, data = self._protocol.handshake(data)
             except VersionFault:
-                self.broker.handshakes_failed[HandshakeFailure.PROTOCOL] += 1
+                self.broker.handshake_failures[HandshakeFailure.PROTOCOL] += 1
                 self._end(REFUSAL)
                 return
             self.transport.write(answer)
@@ -451,7 +451,7 @@ class SexpConnection:
         self._set_timer(self.limits.ping_interval, self._check_progress)
 
     def _handshake_timeout(self) -> None:
-        self.broker.handshakes_failed[HandshakeFailure.TIMEOUT] += 1
+        self.broker.handshake_failures[HandshakeFailure.TIMEOUT] += 1
         self._end(write_frame(Error("Connect was not sent in time")) if self._protocol.version else b"")
 
     def _forget_client(self) -> None:

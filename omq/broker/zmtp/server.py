@@ -198,7 +198,7 @@ class ZmtpServer:
             self._remove_peer(peer.identity, peer.since, str(event.reason))
         elif event.kind is EventKind.HANDSHAKE_FAILED:
             kind = event.category or HandshakeFailure.PROTOCOL
-            self._broker.handshakes_failed[kind] += 1
+            self._broker.handshake_failures[kind] += 1
             if self._handshake_log.passes():
                 log.info(
                     "%s: handshake failed: %s (%d earlier failures were not logged)",

@@ -135,10 +135,10 @@ def test_handshakes_that_fail_are_counted_by_reason(tmp_path: Path) -> None:
                 pytest.raises(OmqError),
             ):
                 client.topics()
-        found = value(endpoints, "handshakes_failed_total", reason="authentication")
+        found = value(endpoints, "handshake_failures_total", reason="authentication")
         assert found is not None
         assert found >= 2
-        assert value(endpoints, "handshakes_failed_total", reason="timeout") == 0
+        assert value(endpoints, "handshake_failures_total", reason="timeout") == 0
         command.end()
         failures = [entry for entry in entries(command.log) if entry.get("event") == "handshake_failed"]
         assert len(failures) == 1  # of one kind within ten seconds

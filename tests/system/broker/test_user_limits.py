@@ -50,7 +50,7 @@ class LimitedBroker:
     def failed_handshakes(self) -> set[str]:
         """Returns the kinds of handshakes that have failed."""
         text = get(self.command.serving()["http"] + "/metrics").decode()
-        return set(re.findall(r'handshakes_failed_total{reason="(\w+)"} [1-9]', text))
+        return set(re.findall(r'handshake_failures_total{reason="(\w+)"} [1-9]', text))
 
     def hang_up(self, line: str) -> None:
         """Lets the broker read its file again, and waits for the line in its log."""

@@ -54,7 +54,7 @@ def test_names_and_values() -> None:
     assert found["omq_broker_max_connections", (("listener", "zmtp"),)] == 896
     full = ("listener", "zmtp"), ("reason", "descriptors")
     assert found["omq_broker_accepts_failed_total", full] == 2
-    assert found["omq_broker_handshakes_failed_total", (("reason", "authentication"),)] == 2
+    assert found["omq_broker_handshake_failures_total", (("reason", "authentication"),)] == 2
     assert found["omq_broker_requests_refused_total", (("code", "topic"),)] == 2
     strong = ("environment", "strong")
     assert found["omq_broker_store_sync_seconds_bucket", (strong, ("le", "0.002"))] == 30

@@ -38,7 +38,7 @@ class Connections:
         return self._broker.user_limits.of(user).connections
 
     def failed(self) -> int:
-        return sum(self._broker.handshakes_failed.values())
+        return sum(self._broker.handshake_failures.values())
 
     def close(self) -> None:
         for dealer in self._dealers:
