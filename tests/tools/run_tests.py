@@ -62,6 +62,20 @@ class Types:
         return Result("types", status == 0, time.monotonic() - self._started)
 
 
+class FirstCollection:
+    """Compiles the tests of a fresh tree in the background; else each process of the part `parallel` does it again."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        if not any((ROOT / "tests" / "unit" / "__pycache__").glob("*-pytest-*.pyc")):
+            command = [*PYTEST, "-q", "-n", "0", "--collect-only", "tests"]
+            self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def finish(self) -> None:
+        if self._process is not None:
+            self._process.wait()  # its errors are those of the part, which reports them
+
+
 class Run:
     """A run of several parts.
 
@@ -83,12 +97,15 @@ class Run:
 
     def run(self) -> None:
         types = Types() if "types" in self._parts else None
+        collection = FirstCollection() if "parallel" in self._parts and not self._args else None
         if "lint" in self._parts:
             self._lint()
         if "core" in self._parts and not self._args:
             self._debug("core", "not slow and not alone", "-q", *self._spread, *CORE_TESTS)
         if types is not None:
             self.results.append(types.finish())
+        if collection is not None:
+            collection.finish()
         if "debug" in self._parts:
             self._debug("debug", "", *with_tests(self._args, "tests/unit"))
         if "fault" in self._parts:

@@ -100,6 +100,7 @@ def test_a_part_that_fails_does_not_keep_the_next_from_running(monkeypatch: pyte
         started.append(command)
         return 1
 
+    monkeypatch.setattr("tests.tools.run_tests.PYTEST", ("true",))  # also of the first collection in a fresh tree
     monkeypatch.setattr("tests.tools.run_tests.call", call)
     monkeypatch.setattr("tests.tools.run_tests.print_crash_report", lambda *_args: None)
     monkeypatch.setattr("tests.tools.run_tests.RESULTS", tmp_path)
@@ -125,6 +126,7 @@ def test_tests_of_the_core_run_once_unless_slow_ones_run_too(
     parts: list[str], slow: bool, ignores: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     started: list[list[str]] = []
+    monkeypatch.setattr("tests.tools.run_tests.PYTEST", ("true",))
     monkeypatch.setattr("tests.tools.run_tests.call", lambda command, *_args: started.append(command) or 0)
     monkeypatch.setattr("tests.tools.run_tests.print_crash_report", lambda *_args: None)
     monkeypatch.setattr("tests.tools.run_tests.Variant.build", lambda *_args, **_options: None)
