@@ -117,6 +117,8 @@ class ConnectionMonitor:
         """Returns the text of the error that there is no connection in time."""
         if self.handshake_failed:
             return f"{endpoint}: no handshake has succeeded in time: {self.failure_reason}"
+        if self._connected and not self._over:
+            return f"{endpoint}: connected, but no broker has answered in time; is this the endpoint of an omq broker?"
         detail = f"; last failure: {self.failure_reason}" if self.failure_reason else ""
         return f"{endpoint}: not connected to a broker in time{detail}"
 

@@ -600,6 +600,17 @@ def test_a_secured_broker_lets_in_who_has_a_key(twin):
         twin.wait(other.close())
 
 
+@pytest.mark.parametrize("kind", [omq.REP, omq.ROUTER, omq.DEALER])
+def test_an_endpoint_of_another_program_is_named_as_such(twin, kind):
+    with kind(bind="tcp://127.0.0.1:*") as other:
+        client = twin.Client(other.endpoints[0], timeout=0.5)
+        with pytest.raises(
+            BrokerTimeout, match=f"^{other.endpoints[0]}: connected, but no broker has answered in time"
+        ):
+            twin.wait(client.topics())
+        twin.wait(client.close())
+
+
 def test_a_forked_child_gets_an_error(twin, client, topic):
     subscription = twin.wait(client.subscribe(topic))
     twin.wait(client.publish_many(topic, [b"1", b"2", b"3"]))
