@@ -1054,4 +1054,6 @@ def _compare(topic: Topic, delivery: str, persistence: str, settings: dict[str, 
         *((name, topic.settings.get(name), settings.get(name)) for name in {**topic.settings, **settings}),
     ):
         if has != wanted:
-            raise TopicError(f"topic {topic.name!r} exists with {key} {has!r}, not {wanted!r}")
+            fixed = key in ("delivery", "persistence")
+            advice = "it cannot change: choose another name, or delete the topic first" if fixed else "alter changes it"
+            raise TopicError(f"topic {topic.name!r} exists with {key} {has!r}, not {wanted!r}; {advice}")

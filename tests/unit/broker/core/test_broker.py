@@ -28,10 +28,13 @@ async def test_a_topic_is_created_and_found_with_the_same_settings():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"delivery": "round-robin"}, "delivery"),
-        ({"persistence": "async"}, "persistence"),
-        ({"settings": {"max_messages": 11}}, "max_messages"),
-        ({}, "max_messages"),
+        (
+            {"delivery": "round-robin"},
+            "with delivery 'broadcast', not 'round-robin'; it cannot change: choose another name",
+        ),
+        ({"persistence": "async"}, "with persistence 'weak', not 'async'; it cannot change"),
+        ({"settings": {"max_messages": 11}}, "with max_messages 10, not 11; alter changes it"),
+        ({}, "with max_messages 10, not None; alter changes it"),
     ],
 )
 async def test_a_topic_with_other_settings_is_refused(options, text):
