@@ -38,10 +38,10 @@ def read_metadata(ctx: click.Context, param: click.Parameter, words: tuple[str, 
 )
 @click.option("--force", is_flag=True, help="Replace existing files: the old key pair is lost.")
 def keygen(file: Path, metadata: dict[str, str], force: bool) -> None:
-    """Write a new CURVE key pair, FILE for the public key and FILE_secret for the secret one, and print the public key.
+    """Write a new CURVE key pair: FILE for the public key, and FILE_secret for the secret one.
 
-    Only the owner may read FILE_secret. The options --curve-... of other commands take these files, and so do CZMQ and
-    pyzmq. The printed line is one for a file of authorized keys.
+    Only the owner may read FILE_secret. The public key is printed: it is a line for a file of authorized keys. The
+    options --curve-... of other commands take these files, and so do CZMQ and pyzmq.
     """
     paths = file, file.with_name(f"{file.name}_secret")
     for path in paths:
