@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from collections.abc import Iterator
@@ -165,8 +164,11 @@ def read_keys(path: Path) -> frozenset[bytes]:
     key = "authorized_keys_file"
     keys = set()
     text = _text(path, key)
-    with contextlib.suppress(UsageError):  # a list of keys has no section `curve`
-        return frozenset([load_certificate(path).public_key])
+    if any(line.rstrip() == "curve" for line in text.splitlines()):  # the section of a certificate
+        try:
+            return frozenset([load_certificate(path).public_key])
+        except UsageError:
+            raise _invalid(key, path, "is neither a valid certificate nor a list of public keys") from None
     for number, line in _lines(text):
         # "#" is a character of Z85, but no key begins with it: its first four bytes would exceed 32 bits.
         if not line.lstrip().startswith("#"):

@@ -504,7 +504,7 @@ def test_a_broker_that_stays_busy_is_named_in_time(twin, server, client, topic, 
     with pytest.raises(BrokerTimeout, match="busy"):
         twin.wait(other.publish_many(topic, [b"x"] * 1000))
     monkeypatch.undo()
-    assert twin.wait(other.publish(topic, b"y")) == 1
+    assert twin.wait(other.publish(topic, b"y")) >= 1  # those whose time was up may be stored before it
     twin.wait(other.close())
 
 

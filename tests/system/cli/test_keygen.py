@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import omq
 from omq.keyfiles import read_keys, read_public_key, read_secret_key
 from tests.system.cli.command_process import BOUND, failed, run, start
@@ -25,6 +27,13 @@ def test_both_outputs_are_authorized_keys(tmp_path: Path) -> None:
     listed.write_bytes(run("keygen", path))
     public = read_public_key(path)
     assert read_keys(listed) == read_keys(path) == read_keys(Path(f"{path}_secret")) == {public}
+
+
+def test_a_damaged_certificate_is_no_file_of_keys(tmp_path: Path) -> None:
+    path = tmp_path / "damaged"
+    path.write_text('metadata\ncurve\n    public-key = "short"\n')
+    with pytest.raises(omq.UsageError, match="neither a valid certificate nor a list of public keys"):
+        read_keys(path)
 
 
 def test_existing_keys_are_kept_without_force(tmp_path: Path) -> None:

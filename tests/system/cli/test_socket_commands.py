@@ -306,9 +306,21 @@ def test_a_command_reports_that_it_waits_for_a_peer_and_ends_after_its_timeout(f
     assert last.startswith("Error: ")
 
 
+def test_a_slow_peer_has_the_timeout_for_each_message_and_not_for_all() -> None:
+    with omq.PULL(bind=TCP, recv_hwm=1, recv_buffer=4096) as pull:
+        process = start("push", "-c", pull.endpoints[0], "-t", "1", "--send-hwm", "20", stdin=subprocess.PIPE)
+        process.stdin.write((b"x" * 500_000 + b"\n") * 20)
+        process.stdin.close()
+        process.stdin = None
+        for _ in range(20):
+            assert len(pull.recv(timeout=BOUND)) == 500_000
+            time.sleep(0.15)  # all of them together take three times the timeout
+        assert finished(process) == b""
+
+
 def test_a_quiet_command_and_one_whose_peer_is_there_report_nothing() -> None:
     process = start("push", "-q", "-c", "tcp://127.0.0.1:1", "-D", "x", "-t", "1.2")
-    assert failed(process) == "Error: messages that no peer has taken are lost"
+    assert failed(process) == "Error: no peer has taken a message for 1.2 s (--timeout): those that wait are lost"
     with omq.PULL(bind=TCP) as pull:
         process = start("push", "-c", pull.endpoints[0], stdin=subprocess.PIPE)
         process.stdin.write(b"a\n")
