@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 from collections.abc import Callable
@@ -166,6 +167,34 @@ def push_more(module: Any, control: Control, job: dict[str, Any]) -> None:
             send(part)
 
 
+def pull_stream(module: Any, control: Control, job: dict[str, Any]) -> None:
+    """Times bursts to the callback of a ZMQStream."""
+    stream_class = importlib.import_module(f"{module.__name__}.eventloop.zmqstream").ZMQStream
+
+    async def run() -> None:
+        sock = module.Context().socket(module.PULL)
+        sock.bind(job["endpoint"])
+        stream, finished, left, started = stream_class(sock), asyncio.Event(), 0, 0.0
+
+        def take(_parts: list[bytes]) -> None:
+            nonlocal left, started
+            started = started or perf_counter()
+            left -= 1
+            if not left:
+                finished.set()
+
+        stream.on_recv(take)
+        control.report(endpoint=sock.getsockopt_string(module.LAST_ENDPOINT))
+        while True:
+            left, started = control.receive()["burst"], 0.0
+            finished.clear()
+            control.report(armed=True)
+            await finished.wait()
+            control.report(seconds=perf_counter() - started)
+
+    asyncio.run(run())
+
+
 ROLES: dict[str, Callable[[Any, Control, dict[str, Any]], None]] = {
     "pull-parts": pull_parts,
     "push-parts": push_parts,
@@ -175,6 +204,7 @@ ROLES: dict[str, Callable[[Any, Control, dict[str, Any]], None]] = {
     "push-more": push_more,
     "pull-polled": pull_polled,
     "push-polled": push_polled,
+    "pull-stream": pull_stream,
     "push-in-turn": push_in_turn,
     "pull-in-turn": pull_in_turn,
     **tensors.ROLES,

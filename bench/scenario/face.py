@@ -16,6 +16,7 @@ BOUNDS = {16: 6.0, 128: 6.0}
 PARTS_BOUND = 4.0
 ASYNCIO_BOUND = 15.0
 PYOMQ_BOUND = 3.0
+STREAM_BOUND = 2.0
 TENSORS_BOUND = 1.3
 TENSOR_BYTES = 1 << 20
 
@@ -38,6 +39,9 @@ def _cases(options: ScenarioOptions) -> list[Case]:
         awaited = {peer: partial(throughput, peer, load, ("asyncio-push", "asyncio-pull")) for peer in PEERS}
         target = (Target(ASYNCIO_BOUND, "face-pyzmq"),)
         cases.append(Case(f"zmq.asyncio, send to recv, {text}", "face", awaited, (RATE,), target))
+        streams = {peer: partial(throughput, peer, load, ("push", "pull-stream")) for peer in PEERS}
+        target = (Target(STREAM_BOUND, "face-pyzmq"),)
+        cases.append(Case(f"send to the callback of a ZMQStream, {text}", "face", streams, (RATE,), target))
         polled = {peer: partial(throughput, peer, load, ("push-polled", "pull-polled")) for peer in PEERS}
         cases.append(Case(f"Poller of 100 sockets, {text}", "face", polled, (RATE,), (Target(1.0, "face-pyzmq"),)))
         trips = {peer: partial(round_trips, peer, load) for peer in PEERS}
@@ -66,7 +70,7 @@ def _tensor_cases(options: ScenarioOptions) -> list[Case]:
 SCENARIOS = (
     Scenario(
         "face",
-        "omq.zmq next to pyzmq: send and recv, three parts, zmq.asyncio, Poller of 100, round trips",
+        "omq.zmq next to pyzmq: send and recv, three parts, zmq.asyncio, ZMQStream, Poller of 100, round trips",
         (*PEERS, PYOMQ),
         _cases,
     ),
