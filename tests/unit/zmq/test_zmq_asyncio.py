@@ -28,8 +28,15 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
 
 @pytest.fixture
 def context() -> Iterator[zmq_asyncio.Context]:
-    """A context that is destroyed after the test."""
-    made = zmq_asyncio.Context()
+    """A context that is destroyed after the test, and keeps its sockets until then from the garbage collector."""
+    kept = []
+
+    class Keeping(zmq_asyncio.Context):
+        def socket(self, *args: Any, **kwargs: Any) -> Any:
+            kept.append(super().socket(*args, **kwargs))
+            return kept[-1]
+
+    made = Keeping()
     yield made
     made.destroy(linger=0)
 
